@@ -34,6 +34,7 @@ def core_extensions() -> list[Extension]:
 
 class BuildAll(build_ext):
     def run(self) -> None:
+        self.parallel = self.parallel or os.cpu_count()
         super().run()
         package = ROOT / "fakegpu" if self.inplace else Path(self.build_lib) / "fakegpu"
         native.build(package / "lib", in_tree=bool(self.inplace))
@@ -53,12 +54,15 @@ class BuildNative(Command):
 
 
 os.chdir(ROOT)
+native.hold_build_lock()
 setup(
     packages=[*find_packages(include=["fakegpu", "fakegpu.*"]), "fakegpu.data"],
     package_dir={"fakegpu.data": "data"},
     package_data={
         "": ["*.h", "*.pxd", "*.pyi", "*.cpp", "py.typed"],
-        "fakegpu.data": ["**/*.yaml", "**/*.json"],
+        "fakegpu._core": ["include/*.h"],
+        "fakegpu.torchhost": ["hook/*.py"],
+        "fakegpu.data": ["**/*.yaml", "**/*.json", "**/*.html"],
     },
     ext_modules=cythonize(
         core_extensions(),

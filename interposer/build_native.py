@@ -4,6 +4,7 @@ Called by setup.py. FAKEGPU_SANITIZE=address|thread builds everything, _core inc
 A library is a folder of interposer/; sources and exported names come from there and from data/api.
 """
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -24,6 +25,19 @@ LIBRARIES = {
     "nvml": ("libnvidia-ml.so.1", "libnvidia-ml.so.1", "nvml", ("rt",)),
     "nccl": ("libnccl.so.2", "libnccl.so.2", "nccl", ("rt",)),
 }
+
+
+COORDINATOR_SCRIPT = """#!/bin/sh
+# The coordinator of this checkout: the same as `./fgpu coordinator`.
+exec "$(dirname -- "$(readlink -f -- "$0")")/../fgpu" coordinator "$@"
+"""
+
+
+def hold_build_lock() -> None:
+    """Wait until no other process builds in this tree, and hold the tree until this process ends."""
+    (ROOT / "build").mkdir(exist_ok=True)
+    lock = os.open(ROOT / "build" / "native.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    fcntl.flock(lock, fcntl.LOCK_EX)
 
 
 def _sanitize() -> list[str]:
@@ -104,8 +118,17 @@ def build(target: Path, in_tree: bool, only: str | None = None) -> None:
         if only in (None, name) or name in LIBRARIES[only][3]:
             _build_one(name, target, ROOT / "build" / "native" / kind)
     if in_tree:
-        for file, *_ in LIBRARIES.values():
-            link = ROOT / "build" / file
-            if (target / file).exists() and not link.exists():
-                link.unlink(missing_ok=True)
-                link.symlink_to(os.path.relpath(target / file, link.parent))
+        _leave_in_build(target)
+
+
+def _leave_in_build(target: Path) -> None:
+    """build/libnccl.so.2, build/fakegpu-coordinator and so on, as documents name them."""
+    for file, *_ in LIBRARIES.values():
+        link = ROOT / "build" / file
+        if (target / file).exists() and not link.exists():
+            link.unlink(missing_ok=True)
+            link.symlink_to(os.path.relpath(target / file, link.parent))
+    coordinator = ROOT / "build" / "fakegpu-coordinator"
+    if not coordinator.exists():
+        coordinator.write_text(COORDINATOR_SCRIPT)
+        coordinator.chmod(0o755)

@@ -1,0 +1,66 @@
+"""The suites of ./ftest: a name -> one or more commands, run one after the other; the first failure's status is kept.
+
+Called by fakegpu/bootstrap.py after the checkout was prepared. A suite is pytest with a selection or a script of
+verification/; what a suite checks lives there. Nothing here decides whether something passed: exit statuses do.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+WORKERS = ["-n", "2"]
+
+
+def pytest(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "pytest", "-q", *arguments]
+
+
+def script(path: str, *arguments: str) -> list[str]:
+    return [sys.executable, path, *arguments]
+
+
+SUITES: dict[str, tuple[str, list[list[str]]]] = {
+    "all": ("everything quick, two workers; what CI runs", [pytest(*WORKERS, "-m", "not slow", "test")]),
+    "unit": ("pure Python parts", [pytest("test/unit")]),
+    "core": ("the Cython modules", [pytest("test/core")]),
+    "native": ("the C libraries through ctypes and C programs", [pytest("test/native")]),
+    "live": ("coordinator, clients and command line as processes", [pytest("test/live")]),
+    "contract": ("headers, schemas, layers, generated tables", [pytest("test/contract")]),
+    "torch": ("torch on fake GPUs", [pytest("test/torch")]),
+    "tcp_bandwidth": ("the seed's TCP bandwidth check", [script("verification/test_tcp_bandwidth.py")]),
+    "torch-distributed": ("PyTorch's own in-wheel DistributedTest, world sizes 2 and 4 (long)",
+                          [script("test/torch_distributed/run.py")]),
+    "sanitize": ("core and native tests under address and undefined-behaviour sanitizers (long)",
+                 [script("verification/run_sanitized.py")]),
+    "bench": ("the benchmarks with their floors", [script("verification/benchmarks/run.py")]),
+    "distributed_resilience": ("faults: dead ranks, mismatches, time-outs", [pytest("-m", "resilience", "test")]),
+    "gpu": ("checks that need a real GPU", [script("verification/check_gpu.py")]),
+}
+
+
+def usage() -> str:
+    return "\n".join(["usage: ./ftest SUITE [pytest or script arguments]", "", "suites:",
+                      *(f"  {name:<24}{text}" for name, (text, _) in SUITES.items())])
+
+
+def main(arguments: list[str]) -> int:
+    """Run the named suite; further arguments go to its last command."""
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(usage(), file=sys.stdout if arguments else sys.stderr)
+        return 0 if arguments else 2
+    name = arguments[0]
+    found = SUITES.get(name) or SUITES.get(name.replace("_", "-")) or SUITES.get(name.replace("-", "_"))
+    if found is None:
+        print(f"ftest: error: no suite {name!r}; there are: {', '.join(SUITES)}", file=sys.stderr)
+        return 2
+    commands = [list(command) for command in found[1]]
+    commands[-1] += arguments[1:]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))}
+    status = 0
+    for command in commands:
+        sys.stdout.flush()
+        code = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
+        status = status or (code if code >= 0 else 128 - code)
+    return status
