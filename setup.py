@@ -4,12 +4,14 @@
 """
 
 import os
+import shutil
 import sys
 from pathlib import Path
 
 from Cython.Build import cythonize
 from setuptools import Command, Extension, find_packages, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT / "interposer"))
@@ -40,6 +42,17 @@ class BuildAll(build_ext):
         native.build(package / "lib", in_tree=bool(self.inplace))
 
 
+class BuildPython(build_py):
+    """Puts data/ into the package; an in-place or editable build reads it where it is."""
+
+    def run(self) -> None:
+        super().run()
+        if not self.editable_mode:
+            target = Path(self.build_lib) / "fakegpu" / "data"
+            shutil.rmtree(target, ignore_errors=True)
+            shutil.copytree(ROOT / "data", target)
+
+
 class BuildNative(Command):
     description = "build the C libraries into fakegpu/lib"
     user_options = [("only=", None, "build this library only (rt, cudart, cuda, nvml, nccl)")]
@@ -56,13 +69,11 @@ class BuildNative(Command):
 os.chdir(ROOT)
 native.hold_build_lock()
 setup(
-    packages=[*find_packages(include=["fakegpu", "fakegpu.*"]), "fakegpu.data"],
-    package_dir={"fakegpu.data": "data"},
+    packages=find_packages(include=["fakegpu", "fakegpu.*"]),
     package_data={
         "": ["*.h", "*.pxd", "*.pyi", "*.cpp", "py.typed"],
         "fakegpu._core": ["include/*.h"],
         "fakegpu.torchhost": ["hook/*.py"],
-        "fakegpu.data": ["**/*.yaml", "**/*.json", "**/*.html"],
     },
     ext_modules=cythonize(
         core_extensions(),
@@ -76,5 +87,5 @@ setup(
         },
         nthreads=0,
     ),
-    cmdclass={"build_ext": BuildAll, "build_native": BuildNative},
+    cmdclass={"build_ext": BuildAll, "build_py": BuildPython, "build_native": BuildNative},
 )

@@ -131,7 +131,7 @@ def install_stamp() -> Path:
 
 
 def install_wanted() -> dict:
-    return {"root": str(ROOT), "digest": content_digest(["pyproject.toml"]), "extras": EXTRAS}
+    return {"root": str(ROOT), "digest": content_digest(["pyproject.toml", "setup.py"]), "extras": EXTRAS}
 
 
 def install_packages() -> bool:

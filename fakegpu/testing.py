@@ -1,0 +1,1 @@
+"""pytest plugin: `@pytest.mark.fakegpu(world_size=4)` runs a test's body on N ranks."""
