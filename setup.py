@@ -70,6 +70,7 @@ os.chdir(ROOT)
 native.hold_build_lock()
 setup(
     packages=find_packages(include=["fakegpu", "fakegpu.*"]),
+    package_dir={"": "."},  # lets an editable install be one path instead of an import hook in every Python start
     package_data={
         "": ["*.h", "*.pxd", "*.pyi", "*.cpp", "py.typed"],
         "fakegpu._core": ["include/*.h"],
