@@ -1,0 +1,9 @@
+"""Modelled time of one operation on a described cluster; pure, no clock.
+
+`TimeModel.estimate` answers how long, by which algorithm and protocol, and why; `TimeModel.traffic` who sends how
+many bytes to whom under that algorithm. Called by the recorder's accounting, by reports and by `fakegpu estimate`.
+"""
+
+from fakegpu.timing.model import Estimate, Operation, TimeModel
+
+__all__ = ["Estimate", "Operation", "TimeModel"]

@@ -1,0 +1,58 @@
+"""The graph a communicator sees: rings and trees over its ranks, node by node. Pure: no bytes, no time.
+
+NCCL orders a ring so that it enters and leaves each node once; so does `ring_order`. Used by timing and its traffic.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+import attrs
+
+from fakegpu.cluster import ClusterSpec
+
+
+@attrs.frozen
+class Placement:
+    """How the ranks of one communicator lie on the nodes."""
+
+    ring: tuple[int, ...]  # global ranks, those of one node side by side
+    nodes: tuple[int, ...]  # node indices used, in ring order
+    ranks_per_node: tuple[int, ...]  # beside `nodes`
+
+    @property
+    def nranks(self) -> int:
+        return len(self.ring)
+
+    @property
+    def node_count(self) -> int:
+        return len(self.nodes)
+
+    @property
+    def max_per_node(self) -> int:
+        return max(self.ranks_per_node)
+
+
+class Topology:
+    """Answers questions about one cluster."""
+
+    def __init__(self, cluster: ClusterSpec) -> None:
+        self.cluster = cluster
+        self.placement = functools.lru_cache(maxsize=1024)(self._placement)
+
+    def _placement(self, ranks: tuple[int, ...]) -> Placement:
+        by_node: dict[int, list[int]] = {}
+        for rank in ranks:
+            by_node.setdefault(self.cluster.node_index(rank), []).append(rank)
+        ring = tuple(rank for members in by_node.values() for rank in members)
+        return Placement(ring, tuple(by_node), tuple(len(members) for members in by_node.values()))
+
+    def same_node(self, a: int, b: int) -> bool:
+        return self.cluster.node_index(a) == self.cluster.node_index(b)
+
+
+def ring_edges(ring: Sequence[int]) -> list[tuple[int, int]]:
+    """Directed edges of the ring; none for a single rank."""
+    n = len(ring)
+    return [(ring[i], ring[(i + 1) % n]) for i in range(n)] if n > 1 else []
