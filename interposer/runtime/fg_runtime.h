@@ -47,6 +47,7 @@ typedef struct fg_config {
     const char *fault_operation; int fault_rank; int64_t fault_seqno;
 } fg_config_t;
 FG_RT_API const fg_config_t *fg_rt_config(void); /* parsed once; bad values are reported once and refused at first use */
+FG_RT_API int fg_rt_config_check(void); /* FG_OK, or FG_INVALID_ARGUMENT when a variable holds a bad value (error set) */
 
 /* ---- device.c: fake devices from the profile table generated out of data/gpus ---- */
 typedef struct fg_profile {

@@ -1,0 +1,170 @@
+/* Owns the configuration: the only reader of the environment on the C side. Everything is parsed once, at the first
+ * call that asks; a bad value keeps its default, is reported once and makes fg_rt_config_check() refuse, so that no
+ * program runs on a setting it did not ask for. Variables of other programs (RANK, OMPI_..., SLURM_...) are taken
+ * when they hold a number and ignored otherwise.
+ */
+#include "config.h"
+#include "log.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static pthread_once_t parsed = PTHREAD_ONCE_INIT;
+static fg_config_t config;
+static fg_config_private_t private_config;
+static char bad[512];
+
+int fg_config_refuse(const char *format, ...) {
+    char text[sizeof bad];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    if (!bad[0]) {
+        memcpy(bad, text, sizeof bad);
+        fg_rt_log_once(FG_LOG_ERROR, "bad configuration", "%s", bad);
+    }
+    return FG_INVALID_ARGUMENT;
+}
+
+static const char *text_of(const char *name, const char *fallback) {
+    const char *value = getenv(name);
+    return value && *value ? value : fallback;
+}
+
+static int64_t number_of(const char *name, int64_t low, int64_t high, int64_t fallback) {
+    const char *value = text_of(name, NULL);
+    if (!value)
+        return fallback;
+    char *end;
+    errno = 0;
+    long long number = strtoll(value, &end, 10);
+    if (errno || *end || number < low || number > high) {
+        fg_config_refuse("%s=%s: expected a whole number from %lld to %lld", name, value, (long long)low,
+                         (long long)high);
+        return fallback;
+    }
+    return number;
+}
+
+static bool flag_of(const char *name, bool fallback) {
+    static const char *const yes[] = {"1", "true", "yes", "on"}, *const no[] = {"0", "false", "no", "off"};
+    const char *value = text_of(name, NULL);
+    if (!value)
+        return fallback;
+    for (size_t i = 0; i < sizeof yes / sizeof *yes; i++) {
+        if (!strcasecmp(value, yes[i]))
+            return true;
+        if (!strcasecmp(value, no[i]))
+            return false;
+    }
+    fg_config_refuse("%s=%s: expected 1 or 0", name, value);
+    return fallback;
+}
+
+/* Position of the variable's value in a NULL-ended list of words. */
+static int word_of(const char *name, const char *const *words, int fallback) {
+    const char *value = text_of(name, NULL);
+    if (!value)
+        return fallback;
+    char expected[256] = "";
+    for (int i = 0; words[i]; i++) {
+        if (!strcmp(value, words[i]))
+            return i;
+        snprintf(expected + strlen(expected), sizeof expected - strlen(expected), "%s%s", i ? ", " : "", words[i]);
+    }
+    fg_config_refuse("%s=%s: expected one of %s", name, value, expected);
+    return fallback;
+}
+
+/* First of the launchers' variables that holds a number; -1 = none. */
+static int launcher_number(const char *const *names) {
+    for (int i = 0; names[i]; i++) {
+        const char *value = text_of(names[i], NULL);
+        char *end;
+        long number = value ? strtol(value, &end, 10) : -1;
+        if (value && !*end && number >= 0 && number <= INT_MAX)
+            return (int)number;
+    }
+    return -1;
+}
+
+static void parse_launcher(void) {
+    static const char *const rank[] = {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", NULL};
+    static const char *const world[] = {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS", NULL};
+    static const char *const local[] = {"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID",
+                                        "SLURM_LOCALID", NULL};
+    static const char *const node[] = {"GROUP_RANK", "OMPI_COMM_WORLD_NODE_RANK", "SLURM_NODEID", NULL};
+    static const char *const generation[] = {"TORCHELASTIC_RESTART_COUNT", NULL};
+    config.rank = launcher_number(rank);
+    config.world_size = launcher_number(world);
+    config.local_rank = launcher_number(local);
+    config.node = launcher_number(node);
+    config.generation = launcher_number(generation);
+}
+
+static void parse_coordinator(void) {
+    static const char *const transports[] = {"unix", "tcp", NULL}, *const duplicate[] = {"allow", "error", NULL};
+    config.timeout_ms = (uint32_t)number_of("FAKEGPU_COORDINATOR_TIMEOUT_MS", 1, UINT32_MAX, 1000);
+    config.tcp = word_of("FAKEGPU_COORDINATOR_TRANSPORT", transports, 0) == 1;
+    config.coordinator_addr = text_of("FAKEGPU_COORDINATOR_ADDR", NULL);
+    config.session = text_of("FAKEGPU_SESSION", "");
+    config.token = text_of("FAKEGPU_TOKEN", "");
+    config.staging_chunk_bytes = (uint64_t)number_of("FAKEGPU_STAGING_CHUNK_BYTES", 0, INT64_MAX, 0);
+    config.force_socket = flag_of("FAKEGPU_STAGING_FORCE_SOCKET", false);
+    config.eager_bytes = (uint64_t)number_of("FAKEGPU_P2P_EAGER_BYTES", 0, INT64_MAX, 1 << 20);
+    config.duplicate_gpu_error = word_of("FAKEGPU_DUPLICATE_GPU", duplicate, 0) == 1;
+    config.nccl_version = (int)number_of("FAKEGPU_NCCL_VERSION", 20000, 99999, 23007);
+    config.fault_operation = text_of("FAKEGPU_NCCL_FAULT_OPERATION", NULL);
+    config.fault_rank = (int)number_of("FAKEGPU_NCCL_FAULT_RANK", -1, INT_MAX, -1);
+    config.fault_seqno = number_of("FAKEGPU_NCCL_FAULT_SEQNO", -1, INT64_MAX, -1);
+}
+
+static void parse(void) {
+    static const char *const modes[] = {"simulate", "hybrid", "passthrough", NULL};
+    static const char *const dist_modes[] = {"disabled", "simulate", "proxy", "passthrough", NULL};
+    static const char *const unsupported[] = {"warn", "error", "allow", NULL};
+    static const char *const policies[] = {"host", "device", NULL};
+    config.mode = (fg_mode_t)word_of("FAKEGPU_MODE", modes, FG_MODE_SIMULATE);
+    config.dist_mode = (fg_dist_mode_t)word_of("FAKEGPU_DIST_MODE", dist_modes, FG_DIST_SIMULATE);
+    config.device_count = (int)number_of("FAKEGPU_DEVICE_COUNT", 0, 64, 8);
+    config.verbose = fg_config_verbose();
+    config.libpython = text_of("FAKEGPU_LIBPYTHON", NULL);
+    config.python_program = text_of("FAKEGPU_PYTHON", NULL);
+    config.unsupported_api = unsupported[word_of("FAKEGPU_UNSUPPORTED_API", unsupported, 0)];
+    private_config.profile = text_of("FAKEGPU_PROFILE", NULL);
+    private_config.profiles = text_of("FAKEGPU_PROFILES", NULL);
+    private_config.device_count_set = text_of("FAKEGPU_DEVICE_COUNT", NULL) != NULL;
+    private_config.visible_devices = getenv("CUDA_VISIBLE_DEVICES"); /* empty is not the same as not set */
+    private_config.guard = word_of("FAKEGPU_OOM_POLICY", policies, 0) == 0;
+    parse_coordinator();
+    parse_launcher();
+}
+
+const fg_config_t *fg_rt_config(void) {
+    pthread_once(&parsed, parse);
+    return &config;
+}
+
+const fg_config_private_t *fg_config_private(void) {
+    pthread_once(&parsed, parse);
+    return &private_config;
+}
+
+int fg_rt_config_check(void) {
+    fg_rt_config();
+    return bad[0] ? fg_rt_set_error(FG_INVALID_ARGUMENT, "%s", bad) : FG_OK;
+}
+
+int fg_config_verbose(void) {
+    const char *value = getenv("FAKEGPU_VERBOSE");
+    if (!value || !*value)
+        return 0;
+    int number = atoi(value);
+    return number < 0 ? 0 : number > 2 ? 2 : number;
+}

@@ -1,0 +1,160 @@
+/* Owns events: a record is a counted note of (stream, item number, host time at completion); waiting for it is waiting
+ * for that item number. Recording again makes a new note, so waits given earlier keep their meaning.
+ */
+#include "fork.h"
+#include "handles.h"
+#include "stream.h"
+
+#include <stdlib.h>
+#include <time.h>
+
+typedef struct record {
+    int references;
+    fg_stream_t *stream; /* a counted reference */
+    uint64_t seq;
+    uint64_t finished_ns; /* host clock when the stream got there; 0 = not yet */
+} record_t;
+
+struct fg_event {
+    int device;
+    uint32_t flags;
+    record_t *record; /* NULL = never recorded */
+};
+
+static uint64_t now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* streams lock held */
+static void drop_record(record_t *record) {
+    if (!record || --record->references)
+        return;
+    fg_stream_drop(record->stream);
+    free(record);
+}
+
+static bool record_done(const record_t *record) {
+    return !record || record->stream->finished >= record->seq;
+}
+
+int fg_rt_event_create(int device, uint32_t flags, fg_event_t **out) {
+    int status = fg_fork_check();
+    if (status || (status = fg_rt_device_check(device)))
+        return status;
+    fg_event_t *event = calloc(1, sizeof *event);
+    if (!event)
+        return fg_rt_set_error(FG_SYSTEM, "out of host memory for an event");
+    fg_fork_arm();
+    event->device = device;
+    event->flags = flags;
+    status = fg_handle_add(event, FG_HANDLE_EVENT);
+    if (!status)
+        *out = event;
+    else
+        free(event);
+    return status;
+}
+
+int fg_rt_event_destroy(fg_event_t *event) {
+    if (!fg_handle_drop(event, FG_HANDLE_EVENT))
+        return fg_rt_set_error(FG_CUDA(400), "event %p: not alive", (void *)event);
+    fg_streams_lock();
+    drop_record(event->record);
+    fg_streams_unlock();
+    free(event);
+    return FG_OK;
+}
+
+int fg_rt_event_check(const void *handle) {
+    int status = fg_fork_check();
+    if (status || fg_handle_alive(handle, FG_HANDLE_EVENT))
+        return status;
+    return fg_rt_set_error(FG_CUDA(400), "event %p: not an event, or destroyed", handle);
+}
+
+static void stamp(void *arg) {
+    record_t *record = arg;
+    __atomic_store_n(&record->finished_ns, now_ns(), __ATOMIC_RELEASE);
+    fg_streams_lock();
+    drop_record(record);
+    fg_streams_unlock();
+}
+
+int fg_rt_event_record(fg_event_t *event, fg_stream_t *stream) {
+    record_t *record = calloc(1, sizeof *record);
+    if (!record)
+        return fg_rt_set_error(FG_SYSTEM, "out of host memory for an event's record");
+    int status = FG_OK;
+    fg_streams_lock();
+    fg_stream_order(stream);
+    fg_stream_hold(stream);
+    *record = (record_t){.references = 1, .stream = stream, .seq = stream->issued};
+    if (stream->finished == stream->issued) {
+        record->finished_ns = now_ns();
+    } else {
+        record->references++;
+        status = fg_stream_push(stream, stamp, record);
+        record->references -= status != 0;
+        record->seq = stream->issued;
+    }
+    if (status) {
+        drop_record(record);
+    } else {
+        drop_record(event->record);
+        event->record = record;
+    }
+    fg_streams_unlock();
+    return status;
+}
+
+int fg_rt_event_wait(fg_stream_t *stream, fg_event_t *event) {
+    int status = FG_OK;
+    fg_streams_lock();
+    const record_t *record = event->record;
+    if (!record_done(record)) {
+        fg_stream_order(stream);
+        status = fg_stream_push_wait(stream, record->stream, record->seq);
+    }
+    fg_streams_unlock();
+    return status;
+}
+
+int fg_rt_event_query(fg_event_t *event) {
+    fg_streams_lock();
+    bool done = record_done(event->record);
+    fg_streams_unlock();
+    return done ? FG_OK : FG_IN_PROGRESS;
+}
+
+int fg_rt_event_sync(fg_event_t *event) {
+    int status = FG_OK;
+    fg_streams_lock();
+    record_t *record = event->record;
+    if (!record_done(record)) {
+        record->references++;
+        status = fg_stream_await(record->stream, record->seq);
+        drop_record(record);
+    }
+    fg_streams_unlock();
+    return status;
+}
+
+int fg_rt_event_elapsed(fg_event_t *start, fg_event_t *end, float *milliseconds) {
+    int status = FG_OK;
+    fg_streams_lock();
+    if (((start->flags | end->flags) & FG_EVENT_DISABLE_TIMING) || !start->record || !end->record)
+        status = fg_rt_set_error(FG_CUDA(400), "elapsed time: an event %s", start->record && end->record
+                                 ? "was created without timing" : "was never recorded");
+    else if (!record_done(start->record) || !record_done(end->record))
+        status = FG_IN_PROGRESS;
+    else
+        *milliseconds = (float)((double)(int64_t)(end->record->finished_ns - start->record->finished_ns) / 1e6);
+    fg_streams_unlock();
+    return status;
+}
+
+int fg_rt_event_device(const fg_event_t *event) {
+    return event->device;
+}

@@ -1,0 +1,78 @@
+/* What libfakegpu_rt offers to libcudart, libcuda and libnvidia-ml beyond fg_runtime.h: streams, events, memory of
+ * every kind, kernels. Private to interposer/; libnccl and the torch host kernels use fg_runtime.h.
+ * Functions return an fg_status_t, or FG_CUDA(code) where CUDA has a code of its own for the failure.
+ */
+#ifndef FG_CUDA_H
+#define FG_CUDA_H
+#include "fg_runtime.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+#define FG_CUDA_BASE 1000
+#define FG_CUDA(code) (FG_CUDA_BASE + (code)) /* a cudaError_t / CUresult number (the two agree) as a status */
+FG_RT_API int fg_rt_cuda_code(int status); /* any status as a cudaError_t / CUresult number */
+/* what every call checks first: fork, configuration; marks CUDA as used */
+FG_RT_API int fg_rt_cuda_enter(void);
+FG_RT_API int fg_rt_fork_check(void);
+/* FAKEGPU_UNSUPPORTED_API: reports the refused call once, or ends the process (error); always FG_CUDA(801) */
+FG_RT_API int fg_rt_unsupported(const char *api, const char *hint);
+
+/* ---- device.c ---- */
+FG_RT_API int fg_rt_device_check(int device); /* FG_OK or FG_CUDA(invalid device) with the text set */
+FG_RT_API void fg_rt_device_pci(int device, char out[16]); /* "0000:07:00.0" */
+FG_RT_API int fg_rt_device_pci_bus(int device);
+FG_RT_API bool fg_rt_device_current_set(void); /* this thread called fg_rt_device_set */
+#define FG_ATTRIBUTES 160
+FG_RT_API int fg_rt_device_attribute(int device, int attribute, int *out); /* numbers of cudaDeviceAttr/CUdevice_attribute */
+
+/* ---- memory.c ---- */
+#define FG_MEM_PORTABLE 1u
+typedef struct fg_block_info {
+    fg_memory_info_t memory;
+    uint64_t id;        /* unique over the life of the process */
+    uint32_t flags;     /* as given at allocation */
+    bool mapped_handle; /* from cuMemMap */
+    bool imported;      /* another process's */
+    void *pool;         /* memory pool it came from, or NULL */
+} fg_block_info_t;
+FG_RT_API int fg_rt_block_info(const void *pointer, fg_block_info_t *out);
+FG_RT_API int fg_rt_host_alloc(uint64_t bytes, uint32_t flags, void **out);
+FG_RT_API int fg_rt_managed_alloc(int device, uint64_t bytes, uint32_t flags, void **out);
+FG_RT_API int fg_rt_host_register(void *pointer, uint64_t bytes, uint32_t flags);
+FG_RT_API int fg_rt_memory_release(void *pointer, fg_memory_kind_t kind); /* frees only what is of that kind */
+FG_RT_API int fg_rt_memory_account(int device, int64_t bytes); /* FG_OUT_OF_MEMORY past the limit */
+FG_RT_API int fg_rt_memory_host_guard(uint64_t bytes); /* FG_OUT_OF_MEMORY: the host has not that much left */
+FG_RT_API int fg_rt_memory_set_pool(void *pointer, void *pool);
+FG_RT_API void fg_rt_memory_free_device(int device); /* cudaDeviceReset: every block allocated there */
+
+/* ---- stream.c ---- */
+#define FG_STREAM_NON_BLOCKING 1u
+FG_RT_API int fg_rt_stream_create(int device, uint32_t flags, int priority, fg_stream_t **out);
+FG_RT_API int fg_rt_stream_destroy(fg_stream_t *stream);
+FG_RT_API uint32_t fg_rt_stream_flags(const fg_stream_t *stream);
+FG_RT_API int fg_rt_stream_priority(const fg_stream_t *stream);
+FG_RT_API uint64_t fg_rt_stream_id(const fg_stream_t *stream);
+FG_RT_API int fg_rt_device_sync(int device); /* every stream of the device */
+FG_RT_API bool fg_rt_stream_idle(fg_stream_t *stream); /* an item given now would run at once */
+FG_RT_API bool fg_rt_in_job(void); /* the calling thread runs a stream's item */
+
+/* ---- event.c ---- */
+typedef struct fg_event fg_event_t;
+#define FG_EVENT_BLOCKING_SYNC 1u
+#define FG_EVENT_DISABLE_TIMING 2u
+#define FG_EVENT_INTERPROCESS 4u
+FG_RT_API int fg_rt_event_create(int device, uint32_t flags, fg_event_t **out);
+FG_RT_API int fg_rt_event_destroy(fg_event_t *event);
+FG_RT_API int fg_rt_event_check(const void *handle); /* FG_OK or FG_CUDA(invalid resource handle) */
+FG_RT_API int fg_rt_event_record(fg_event_t *event, fg_stream_t *stream);
+FG_RT_API int fg_rt_event_wait(fg_stream_t *stream, fg_event_t *event);
+FG_RT_API int fg_rt_event_query(fg_event_t *event);
+FG_RT_API int fg_rt_event_sync(fg_event_t *event);
+FG_RT_API int fg_rt_event_elapsed(fg_event_t *start, fg_event_t *end, float *milliseconds);
+FG_RT_API int fg_rt_event_device(const fg_event_t *event);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
