@@ -96,16 +96,17 @@ def exists(name: str) -> bool:
 def load(name: str) -> GpuProfile:
     """The profile called `name`; ProfileError lists near names for an unknown one."""
     if not exists(name):
-        raise ProfileError(unknown_profile(name))
+        raise ProfileError(f"GPU profile {name!r} is not known", hint=near_names(name))
     return read(directory() / f"{name}.yaml")
 
 
-def unknown_profile(name: str) -> str:
+def near_names(name: str) -> str:
+    """What to use instead of a name that is not known."""
     import difflib
 
     near = difflib.get_close_matches(name, names(), n=3, cutoff=0.5)
     hint = f"did you mean {', '.join(near)}?" if near else f"known: {', '.join(names())}"
-    return f"GPU profile {name!r} is not known; {hint}"
+    return hint
 
 
 def read(path: Path) -> GpuProfile:

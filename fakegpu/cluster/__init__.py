@@ -19,9 +19,10 @@ from fakegpu.cluster.yamlnode import ClusterError, Section, load_section
 __all__ = ["ClusterError", "ClusterSpec", "Fabric", "NodeSpec", "SwitchLevel", "load"]
 
 FABRIC_TYPES = (
-    "nvlink", "nvswitch", "pcie", "infiniband", "roce", "ethernet", "tcp", "efa", "tcpx", "tcpxo", "rdma", "shared_memory",
+    "nvlink", "nvswitch", "pcie", "shared_memory",
+    "infiniband", "roce", "rdma", "efa", "tcpx", "tcpxo", "ethernet", "tcp",
 )
-BACKENDS = ("nccl",)
+BACKENDS = ("nccl", "gloo", "mpi", "ucc")  # recorded, not used
 DEFAULT_PROFILE = "a100"
 
 
@@ -96,7 +97,11 @@ class ClusterSpec:
 
     @classmethod
     def default(
-        cls, nodes: int = 1, gpus_per_node: int = 8, profile: str | Sequence[str] = DEFAULT_PROFILE, name: str = "default"
+        cls,
+        nodes: int = 1,
+        gpus_per_node: int = 8,
+        profile: str | Sequence[str] = DEFAULT_PROFILE,
+        name: str = "default",
     ) -> ClusterSpec:
         """`nodes` equal nodes; `profile` may list one name per GPU of a node."""
         if nodes < 1 or gpus_per_node < 1:
@@ -146,7 +151,9 @@ def load(path: str | Path) -> ClusterSpec:
     header.end()
     nodes = _nodes(root)
     fabric = root.section("fabric")
-    intra, inter = _fabric(fabric.section("intra_node")), _fabric(fabric.section("inter_node"))
+    intra = _fabric(fabric.section("intra_node"))
+    one_node = len(nodes) == 1 and not fabric.has("inter_node")
+    inter = DEFAULT_INTER_NODE if one_node else _fabric(fabric.section("inter_node"))
     fabric.end()
     root.end()
     return ClusterSpec(name, nodes, intra, inter, backend, str(path), algorithm, protocol)
@@ -187,7 +194,8 @@ def _node(section: Section, seen: set[str], owner_of_rank: dict[int, str]) -> No
     gpus = []
     for gpu in section.sections("gpus"):
         profile = gpu.text("profile")
-        gpu.check(profiles.exists(profile), "profile", profile, lambda p=profile: profiles.unknown_profile(p))
+        if not profiles.exists(profile):
+            gpu.fail("profile", profile, f"a known GPU profile ({profiles.near_names(profile)})")
         gpu.end()
         gpus.append(profile)
     section.check(

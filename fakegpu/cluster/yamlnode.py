@@ -31,9 +31,9 @@ class Section:
         self._lines: dict[str, int] = {}
         self._taken: set[str] = set()
         if not isinstance(node, yaml.MappingNode):
-            self._raise(self._line, path or "document", _show(loader, node), "a mapping")
+            self._raise(self._line, path or "document", self._show(node), "a mapping")
         for key_node, value_node in node.value:
-            key = str(loader.construct_object(key_node, deep=True))
+            key = str(self._construct(key_node))
             line = key_node.start_mark.line + 1
             if key in self._nodes:
                 self._raise(line, self._join(key), "the key again", f"it once (first on line {self._lines[key]})")
@@ -44,9 +44,9 @@ class Section:
         self._taken.add(key)
         if key not in self._nodes:
             if default is _REQUIRED:
-                self._raise(self._line, self._join(key), "nothing", f"{_TYPE_NAMES[kind]} (the key is missing)")
+                self._missing(key, _TYPE_NAMES[kind])
             return default
-        value = self._loader.construct_object(self._nodes[key], deep=True)
+        value = self._construct(self._nodes[key])
         if kind is float and type(value) is int:
             value = float(value)
         if type(value) is not kind:
@@ -72,7 +72,7 @@ class Section:
     def section(self, key: str) -> Section:
         self._taken.add(key)
         if key not in self._nodes:
-            self._raise(self._line, self._join(key), "nothing", "a mapping (the key is missing)")
+            self._missing(key, "a mapping")
         return Section(self._source, self._join(key), self._nodes[key], self._loader)
 
     def sections(self, key: str, required: bool = True) -> list[Section]:
@@ -82,7 +82,7 @@ class Section:
         if node is None and not required:
             return []
         if not isinstance(node, yaml.SequenceNode) or (required and not node.value):
-            found = "nothing" if node is None else _show(self._loader, node)
+            found = "nothing" if node is None else self._show(node)
             line = self._lines.get(key, self._line)
             self._raise(line, self._join(key), found, "a list of at least one mapping")
         return [
@@ -91,7 +91,7 @@ class Section:
 
     def value(self, key: str) -> Any:
         """A value already checked, read again."""
-        return self._loader.construct_object(self._nodes[key], deep=True)
+        return self._construct(self._nodes[key])
 
     def check(self, condition: bool, key: str, found: Any, expected: str | Callable[[], str]) -> None:
         if not condition:
@@ -107,8 +107,30 @@ class Section:
         for key in self._nodes:
             if key not in self._taken:
                 near = difflib.get_close_matches(key, self._taken, n=1)
-                hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(sorted(self._taken))}"
-                self._raise(self._lines[key], self._join(key), "an unknown key", hint)
+                known = f"{near[0]!r}" if near else f"one of {', '.join(sorted(self._taken))}"
+                self._raise(self._lines[key], self._join(key), "an unknown key", known)
+
+    def has(self, key: str) -> bool:
+        return key in self._nodes
+
+    def _missing(self, key: str, expected: str) -> None:
+        """The key is not there; a near name that nobody asked for is probably what was meant."""
+        import difflib
+
+        near = difflib.get_close_matches(key, self._nodes.keys() - self._taken, n=1)
+        found = f"nothing (but {near[0]!r} on line {self._lines[near[0]]})" if near else "nothing"
+        self._raise(self._line, self._join(key), found, f"{expected} (the key is missing)")
+
+    def _construct(self, node: yaml.Node) -> Any:
+        try:
+            return self._loader.construct_object(node, deep=True)
+        except (yaml.YAMLError, ValueError, RecursionError) as error:
+            problem = getattr(error, "problem", None) or str(error)
+            line = node.start_mark.line + 1
+            raise ClusterError(f"{self._source}:{line}: {self._path or 'document'}: {problem}") from error
+
+    def _show(self, node: yaml.Node) -> str:
+        return _quote(self._construct(node))
 
     def _join(self, key: str) -> str:
         return f"{self._path}.{key}" if self._path else key
@@ -133,21 +155,14 @@ def parse_section(text: str, source: str) -> Section:
     loader = yaml.SafeLoader(text)
     try:
         node = loader.get_single_node()
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f":{mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
         raise ClusterError(f"{source}{where}: not valid YAML: {problem}") from error
     if node is None:
         raise ClusterError(f"{source}:1: document: found nothing, expected a mapping")
-    try:
-        return Section(source, "", node, loader)
-    except yaml.YAMLError as error:
-        raise ClusterError(f"{source}: not valid YAML: {str(error).splitlines()[0]}") from error
-
-
-def _show(loader: yaml.SafeLoader, node: yaml.Node) -> str:
-    return _quote(loader.construct_object(node, deep=True))
+    return Section(source, "", node, loader)
 
 
 def _quote(value: Any) -> str:

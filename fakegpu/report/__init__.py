@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fakegpu import settings
+from fakegpu.errors import SpecError
 from fakegpu.report.document import build
 from fakegpu.report.markdown import render as render_markdown
 
@@ -24,7 +25,7 @@ __all__ = ["SCHEMA_NAME", "build", "load", "render_markdown", "schema", "validat
 SCHEMA_NAME = "cluster_report.schema.json"
 
 
-class ReportError(ValueError):
+class ReportError(SpecError):
     """A report file cannot be read or breaks the schema."""
 
 
