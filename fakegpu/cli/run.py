@@ -21,7 +21,7 @@ def split_command(argv: list[str], parser: Parser) -> tuple[argparse.Namespace, 
 
 def main(argv: list[str] | None = None) -> int:
     """Parse flags and run the job."""
-    parser = Parser("fgpu", usage="fgpu [flags] [--] COMMAND ...", description=__doc__)
+    parser = Parser("fgpu run", usage="fgpu [flags] [--] COMMAND ...", description=__doc__)
     add_settings(parser)
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND ...")
     options, command = split_command(argv or [], parser)
