@@ -74,7 +74,7 @@ setup(
     package_data={
         "": ["*.h", "*.pxd", "*.pyi", "*.cpp", "py.typed"],
         "fakegpu._core": ["include/*.h"],
-        "fakegpu.torchhost": ["hook/*.py"],
+        "fakegpu.torchhost": ["hook/*.py", "kernels/*"],
     },
     ext_modules=cythonize(
         core_extensions(),
