@@ -4,22 +4,26 @@ Integer arithmetic without branches, so that the loops vectorise on any processo
 mantissa bits and by bias = 127 - its own exponent bias. bf16 needs no bias: its subnormals are those of float32.
 """
 
-from libc.stdint cimport uint8_t, uint16_t, uint32_t
+from libc.stdint cimport int32_t, uint8_t, uint16_t, uint32_t
 
 from fakegpu._core.fg cimport FG_BFLOAT16, FG_FLOAT16, FG_FLOAT8_E4M3, FG_FLOAT8_E5M2
 
 
+cdef inline uint32_t pick(bint which, uint32_t yes, uint32_t no) noexcept nogil:
+    # a conditional expression becomes a branch in Cython's C, and branches keep gcc from vectorising
+    return no ^ ((yes ^ no) & (0 - <uint32_t>which))
+
+
 cdef inline float widen_bits(uint32_t code, uint32_t sign, int mantissa, uint32_t bias, uint32_t special) noexcept nogil:
-    """The value of a code without its sign bit; codes >= special are infinity or NaN; bias: 127 - the format's."""
-    cdef Bits normal, tiny, unit
-    normal.u = (code << (23 - mantissa)) + (bias << 23)
+    """The value of a code without its sign bit; codes >= special are infinity or NaN."""
+    cdef Bits x, tiny, unit
+    x.u = (code << (23 - mantissa)) + (bias << 23)
     unit.u = (bias + 1) << 23
     tiny.u = (code << (23 - mantissa)) + unit.u  # a subnormal is 2**emin * (1 + m) - 2**emin, exactly
     tiny.f = tiny.f - unit.f
-    normal.u = tiny.u if code < (<uint32_t>1 << mantissa) else normal.u
-    normal.u = (normal.u | <uint32_t>F32_INF) if code >= special else normal.u
-    normal.u |= sign
-    return normal.f
+    x.u = pick(<int32_t>code < (<int32_t>1 << mantissa), tiny.u, x.u)
+    x.u = pick(<int32_t>code >= <int32_t>special, x.u | <uint32_t>F32_INF, x.u) | sign
+    return x.f
 
 
 cdef inline uint32_t narrow_bits(float value, int mantissa, uint32_t bias, uint32_t most, uint32_t over,
@@ -35,9 +39,9 @@ cdef inline uint32_t narrow_bits(float value, int mantissa, uint32_t bias, uint3
     tiny.f = x.f + unit.f
     code = x.u + ((<uint32_t>1 << (22 - mantissa)) - 1) + ((x.u >> (23 - mantissa)) & 1)
     code = (code >> (23 - mantissa)) - (bias << mantissa)
-    code = (tiny.u - unit.u) if x.u < ((bias + 1) << 23) else code
-    code = over if code > most else code
-    return nan if x.u > <uint32_t>F32_INF else (code | sign)
+    code = pick(<int32_t>x.u < <int32_t>((bias + 1) << 23), tiny.u - unit.u, code)
+    code = pick(<int32_t>code > <int32_t>most, over, code) | sign
+    return pick(<int32_t>x.u > F32_INF, nan, code)
 
 
 cdef void widen(int dtype, const void *source, float *target, size_t n) noexcept nogil:

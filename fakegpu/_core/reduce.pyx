@@ -30,6 +30,7 @@ cdef enum:
 
 cdef struct Job:  # one block of a reduction
     int dtype, redop
+    size_t size  # of an element
     size_t offset, n  # elements
     uint32_t nin, nout
     const void *const *inputs
@@ -45,7 +46,7 @@ ctypedef fused Word:  # sums and products of integers, wrapping
     uint32_t
     uint64_t
 
-ctypedef fused Signed:  # divided by a count; ordered as they are, or as the keys of floats
+ctypedef fused Key:  # floats as integers of the same order
     int8_t
     int16_t
     int32_t
@@ -75,50 +76,45 @@ cdef size_t dtype_size(int dtype) noexcept nogil:
 
 # ---- one block -----------------------------------------------------------------------------------------------
 
-cdef inline const uint8_t *input_at(const Job *job, uint32_t k) noexcept nogil:
-    return <const uint8_t *>job.inputs[k] + job.offset * dtype_size(job.dtype)
+cdef inline const void *input_at(const Job *job, uint32_t k) noexcept nogil:
+    return <const uint8_t *>job.inputs[k] + job.offset * job.size
 
 
-cdef void store(const Job *job, const void *block) noexcept nogil:
-    cdef size_t size = dtype_size(job.dtype)
-    cdef uint32_t j
-    for j in range(job.nout):
-        memcpy(<uint8_t *>job.outputs[j] + job.offset * size, block, job.n * size)
+cdef inline void *output_at(const Job *job, uint32_t j) noexcept nogil:
+    return <uint8_t *>job.outputs[j] + job.offset * job.size
 
 
 cdef Real real_scalar(const Job *job, uint32_t k, Real *kind) noexcept nogil:
     """The multiplier of input k in the dtype; 1/n of narrow types is rounded to fp32 first, as NCCL's host code does."""
-    cdef float value, single
+    cdef float value
     cdef uint64_t raw
     cdef Bits64 wide
-    if job.redop == FG_PREMULSUM:
-        raw = job.scalars[k]
-        if Real is double:
-            wide.u = raw
-            return wide.f
-    elif Real is double:
-        return 1.0 / <double>job.nin
+    if Real is double:
+        wide.u = job.scalars[k] if job.redop == FG_PREMULSUM else 0
+        return wide.f if job.redop == FG_PREMULSUM else 1.0 / <double>job.nin
     else:
-        single = <float>(1.0 / <double>job.nin)
-        memcpy(&raw, &single, sizeof(single))
-        if job.dtype != FG_FLOAT32:
-            raw = 0
-            narrow(job.dtype, &single, &raw, 1)
-    if job.dtype == FG_FLOAT32:
-        memcpy(&value, &raw, sizeof(value))
-    else:
-        widen(job.dtype, &raw, &value, 1)
-    return value
+        value = <float>(1.0 / <double>job.nin)
+        if job.redop == FG_PREMULSUM:
+            raw = job.scalars[k]
+        elif job.dtype == FG_FLOAT32:
+            return value
+        else:
+            narrow(job.dtype, &value, &raw, 1)
+        if job.dtype == FG_FLOAT32:
+            memcpy(&value, &raw, sizeof(value))
+        else:
+            widen(job.dtype, &raw, &value, 1)
+        return value
 
 
-cdef void fold_real(Real *total, const Real *x, size_t n, bint multiply) noexcept nogil:
+cdef void fold_real(Real *target, const Real *a, const Real *b, size_t n, bint multiply) noexcept nogil:
     cdef size_t i
     if multiply:
         for i in range(n):
-            total[i] = total[i] * x[i]
+            target[i] = a[i] * b[i]
     else:
         for i in range(n):
-            total[i] = total[i] + x[i]
+            target[i] = a[i] + b[i]
 
 
 cdef void scale_real(Real *target, const Real *x, Real scalar, size_t n) noexcept nogil:
@@ -127,163 +123,184 @@ cdef void scale_real(Real *target, const Real *x, Real scalar, size_t n) noexcep
         target[i] = x[i] * scalar
 
 
-cdef void fix_nan(Real *total, size_t n) noexcept nogil:
+cdef void copy_fixing_nan(Real *target, const Real *total, size_t n) noexcept nogil:
     """Which NaN an addition passes on depends on the order the compiler chose; make it one."""
     cdef size_t i
     cdef Real nan
     memset(&nan, 0xff, sizeof(nan))
     (<uint8_t *>&nan)[sizeof(nan) - 1] = 0x7f
     for i in range(n):
-        total[i] = total[i] if total[i] == total[i] else nan
+        target[i] = total[i] if total[i] == total[i] else nan
 
 
-cdef void reduce_real(const Job *job, Real *total, Real *x) noexcept nogil:
+cdef const Real *load_real(const Job *job, uint32_t k, Real *scratch) noexcept nogil:
+    """Input k as working type, multiplied if the operation says so: in scratch, or where it is."""
+    cdef const Real *source = <const Real *>input_at(job, k)
+    if Real is float:
+        if job.size < sizeof(float):
+            widen(job.dtype, source, scratch, job.n)
+            source = scratch
+    if job.redop == FG_AVG or job.redop == FG_PREMULSUM:
+        scale_real(scratch, source, real_scalar(job, k, scratch), job.n)
+        source = scratch
+    return source
+
+
+cdef void reduce_real(const Job *job, Real *total, Real *scratch) noexcept nogil:
     """sum, prod, avg and premulsum of floats."""
-    cdef bint is_narrow = dtype_size(job.dtype) < 4
-    cdef bint scaled = job.redop == FG_AVG or job.redop == FG_PREMULSUM
-    cdef const Real *source
+    cdef const Real *first = load_real(job, 0, total)
     cdef uint32_t k
-    for k in range(job.nin):
-        source = <const Real *>input_at(job, k)
-        if is_narrow:
-            if Real is float:
-                widen(job.dtype, source, x if k else total, job.n)
-            source = x if k else total
-        if scaled:
-            scale_real(x if k else total, source, real_scalar(job, k, x), job.n)
-            source = x
-        if k:
-            fold_real(total, source, job.n, job.redop == FG_PROD)
-        elif not is_narrow and not scaled:
-            memcpy(total, source, job.n * sizeof(Real))
-    if is_narrow:
-        if Real is float:
-            narrow(job.dtype, total, x, job.n)
-        store(job, x)
-    else:
-        fix_nan(total, job.n)
-        store(job, total)
+    for k in range(1, job.nin):
+        fold_real(total, first, load_real(job, k, scratch), job.n, job.redop == FG_PROD)
+        first = total
+    if Real is float:
+        if job.size < sizeof(float):
+            narrow(job.dtype, first, output_at(job, 0), job.n)
+            return
+    copy_fixing_nan(<Real *>output_at(job, 0), first, job.n)
 
 
-cdef void divide(Signed *total, size_t n, int64_t by) noexcept nogil:
+cdef void divide_words(const Job *job, Word *total) noexcept nogil:
     cdef size_t i
-    for i in range(n):
-        total[i] = <Signed>(total[i] / by)
+    if job.dtype == FG_INT8:
+        for i in range(job.n):
+            total[i] = <Word>(<int32_t><int8_t>total[i] / <int32_t>job.nin)
+    elif job.dtype == FG_INT32:
+        for i in range(job.n):
+            total[i] = <Word>(<int32_t>total[i] / <int32_t>job.nin)
+    elif job.dtype == FG_INT64:
+        for i in range(job.n):
+            total[i] = <Word>(<int64_t>total[i] / <int64_t>job.nin)
+    else:
+        for i in range(job.n):
+            total[i] = <Word>(total[i] / job.nin)
 
 
 cdef void reduce_words(const Job *job, Word *total) noexcept nogil:
     """sum, prod, avg and premulsum of integers."""
     cdef const Word *x
+    cdef const Word *first = <const Word *>input_at(job, 0)
+    cdef Word *target = total
     cdef Word scalar
     cdef uint32_t k
     cdef size_t i
-    for k in range(job.nin):
+    if job.redop == FG_PREMULSUM:
+        memset(total, 0, job.n * sizeof(Word))
+        first = total
+    for k in range(0 if job.redop == FG_PREMULSUM else 1, job.nin):
         x = <const Word *>input_at(job, k)
+        if k == job.nin - 1:
+            target = <Word *>output_at(job, 0)  # in place is fine: element i is read before it is written
         if job.redop == FG_PREMULSUM:
             scalar = <Word>job.scalars[k]
             for i in range(job.n):
-                total[i] = <Word>((total[i] if k else 0) + x[i] * scalar)
-        elif k == 0:
-            memcpy(total, x, job.n * sizeof(Word))
+                target[i] = <Word>(first[i] + x[i] * scalar)
         elif job.redop == FG_PROD:
             for i in range(job.n):
-                total[i] = <Word>(total[i] * x[i])
+                target[i] = <Word>(first[i] * x[i])
         else:
             for i in range(job.n):
-                total[i] = <Word>(total[i] + x[i])
+                target[i] = <Word>(first[i] + x[i])
+        first = total
     if job.redop == FG_AVG:
-        if job.dtype == FG_INT8:
-            divide(<int8_t *>total, job.n, job.nin)
-        elif job.dtype == FG_INT32:
-            divide(<int32_t *>total, job.n, job.nin)
-        elif job.dtype == FG_INT64:
-            divide(<int64_t *>total, job.n, job.nin)
-        else:
-            for i in range(job.n):
-                total[i] = <Word>(total[i] / job.nin)
-    store(job, total)
+        divide_words(job, target)
 
 
-cdef inline Ordered key_of(Ordered code, uint64_t infinity, bint greatest) noexcept nogil:
-    """Floats in the order of their values: flip the negative ones; a NaN wins. Its own inverse without NaN."""
-    cdef Ordered most
-    if Ordered is int8_t or Ordered is int16_t or Ordered is int32_t or Ordered is int64_t:
-        most = <Ordered>((<uint64_t>1 << (8 * sizeof(Ordered) - 1)) - 1)
-        if infinity:
-            if (code & most) > <Ordered>infinity:
-                return most if greatest else <Ordered>(-most - 1)
-            return code ^ most if code < 0 else code
-    return code
-
-
-cdef void reduce_order(const Job *job, Ordered *total, uint64_t infinity) noexcept nogil:
-    """max and min; infinity: the code above which a float is NaN, 0 for integers."""
-    cdef const Ordered *x
-    cdef bint greatest = job.redop == FG_MAX
-    cdef Ordered key
-    cdef uint32_t k
+cdef void keys_of_codes(Key *keys, const Key *codes, Key infinity, bint greatest, size_t n) noexcept nogil:
+    """Floats as integers in the order of their values: magnitudes of negative ones are flipped; a NaN beats all."""
+    cdef Key most = <Key>((<uint64_t>1 << (8 * sizeof(Key) - 1)) - 1), winner = most if greatest else <Key>(-most - 1)
+    cdef Key key, nan
     cdef size_t i
-    for k in range(job.nin):
-        x = <const Ordered *>input_at(job, k)
-        if k == 0:
-            for i in range(job.n):
-                total[i] = key_of(x[i], infinity, greatest)
-        elif greatest:
-            for i in range(job.n):
-                key = key_of(x[i], infinity, True)
-                total[i] = key if key > total[i] else total[i]
-        else:
-            for i in range(job.n):
-                key = key_of(x[i], infinity, False)
-                total[i] = key if key < total[i] else total[i]
-    if infinity:
-        for i in range(job.n):
-            total[i] = code_of(total[i])
-    store(job, total)
+    for i in range(n):
+        key = codes[i] ^ (most & (codes[i] >> (8 * sizeof(Key) - 1)))
+        nan = <Key>-<Key>((codes[i] & most) > infinity)
+        keys[i] = key ^ ((key ^ winner) & nan)
 
 
-cdef inline Ordered code_of(Ordered key) noexcept nogil:
-    cdef Ordered most
-    if Ordered is int8_t or Ordered is int16_t or Ordered is int32_t or Ordered is int64_t:
-        most = <Ordered>((<uint64_t>1 << (8 * sizeof(Ordered) - 1)) - 1)
-        # the key of a NaN that won a minimum is the least one
-        return most if key == <Ordered>(-most - 1) else (key ^ most if key < 0 else key)
-    return key
+cdef void codes_of_keys(Key *codes, const Key *keys, size_t n) noexcept nogil:
+    cdef Key most = <Key>((<uint64_t>1 << (8 * sizeof(Key) - 1)) - 1)
+    cdef Key code, nan
+    cdef size_t i
+    for i in range(n):
+        code = keys[i] ^ (most & (keys[i] >> (8 * sizeof(Key) - 1)))
+        nan = <Key>-<Key>(keys[i] == -most - 1)  # a NaN that won a minimum
+        codes[i] = code & <Key>(most | ~nan)
+
+
+cdef void fold_order(Ordered *target, const Ordered *a, const Ordered *b, size_t n, bint greatest) noexcept nogil:
+    cdef size_t i
+    if greatest:
+        for i in range(n):
+            target[i] = a[i] if a[i] > b[i] else b[i]
+    else:
+        for i in range(n):
+            target[i] = a[i] if a[i] < b[i] else b[i]
+
+
+cdef void order_integers(const Job *job, Ordered *total) noexcept nogil:
+    cdef const Ordered *first = <const Ordered *>input_at(job, 0)
+    cdef Ordered *target = total
+    cdef uint32_t k
+    for k in range(1, job.nin):
+        if k == job.nin - 1:
+            target = <Ordered *>output_at(job, 0)
+        fold_order(target, first, <const Ordered *>input_at(job, k), job.n, job.redop == FG_MAX)
+        first = total
+
+
+cdef void order_floats(const Job *job, Key *total, Key *scratch, Key infinity) noexcept nogil:
+    """infinity: the code above which, sign apart, all are NaN."""
+    cdef uint32_t k
+    keys_of_codes(total, <const Key *>input_at(job, 0), infinity, job.redop == FG_MAX, job.n)
+    for k in range(1, job.nin):
+        keys_of_codes(scratch, <const Key *>input_at(job, k), infinity, job.redop == FG_MAX, job.n)
+        fold_order(total, total, scratch, job.n, job.redop == FG_MAX)
+    codes_of_keys(<Key *>output_at(job, 0), total, job.n)
+
+
+cdef void order_block(const Job *job, uint8_t *work, uint8_t *more) noexcept nogil:
+    cdef int t = job.dtype
+    if t == FG_INT8:
+        order_integers(job, <int8_t *>work)
+    elif t == FG_UINT8:
+        order_integers(job, <uint8_t *>work)
+    elif t == FG_INT32:
+        order_integers(job, <int32_t *>work)
+    elif t == FG_UINT32:
+        order_integers(job, <uint32_t *>work)
+    elif t == FG_INT64:
+        order_integers(job, <int64_t *>work)
+    elif t == FG_UINT64:
+        order_integers(job, <uint64_t *>work)
+    elif t == FG_FLOAT64:
+        order_floats(job, <int64_t *>work, <int64_t *>more, <int64_t>0x7ff0000000000000)
+    elif t == FG_FLOAT32:
+        order_floats(job, <int32_t *>work, <int32_t *>more, F32_INF)
+    elif t == FG_FLOAT16 or t == FG_BFLOAT16:
+        order_floats(job, <int16_t *>work, <int16_t *>more, 0x7c00 if t == FG_FLOAT16 else 0x7f80)
+    else:
+        order_floats(job, <int8_t *>work, <int8_t *>more, 0x7e if t == FG_FLOAT8_E4M3 else 0x7c)
 
 
 cdef void reduce_block(const Job *job, uint8_t *work) noexcept nogil:
+    """The block into output 0, and copies of it into the others."""
     cdef int t = job.dtype
+    cdef uint8_t *more = work + BLOCK_BYTES
+    cdef uint32_t j
     if job.redop == FG_MAX or job.redop == FG_MIN:
-        if t == FG_INT8:
-            reduce_order(job, <int8_t *>work, 0)
-        elif t == FG_UINT8:
-            reduce_order(job, <uint8_t *>work, 0)
-        elif t == FG_INT32:
-            reduce_order(job, <int32_t *>work, 0)
-        elif t == FG_UINT32:
-            reduce_order(job, <uint32_t *>work, 0)
-        elif t == FG_INT64:
-            reduce_order(job, <int64_t *>work, 0)
-        elif t == FG_UINT64:
-            reduce_order(job, <uint64_t *>work, 0)
-        elif t == FG_FLOAT64:
-            reduce_order(job, <int64_t *>work, <uint64_t>0x7ff0000000000000)
-        elif t == FG_FLOAT32:
-            reduce_order(job, <int32_t *>work, F32_INF)
-        elif t == FG_FLOAT16 or t == FG_BFLOAT16:
-            reduce_order(job, <int16_t *>work, 0x7c00 if t == FG_FLOAT16 else 0x7f80)
-        else:
-            reduce_order(job, <int8_t *>work, 0x7e if t == FG_FLOAT8_E4M3 else 0x7c)
+        order_block(job, work, more)
     elif t == FG_FLOAT64:
-        reduce_real(job, <double *>work, <double *>(work + BLOCK_BYTES))
+        reduce_real(job, <double *>work, <double *>more)
     elif t >= FG_FLOAT16:
-        reduce_real(job, <float *>work, <float *>(work + BLOCK_BYTES))
-    elif dtype_size(t) == 1:
+        reduce_real(job, <float *>work, <float *>more)
+    elif job.size == 1:
         reduce_words(job, <uint8_t *>work)
-    elif dtype_size(t) == 4:
+    elif job.size == 4:
         reduce_words(job, <uint32_t *>work)
     else:
         reduce_words(job, <uint64_t *>work)
+    for j in range(1, job.nout):
+        memcpy(output_at(job, j), output_at(job, 0), job.n * job.size)
 
 
 cdef int reduce_blocks(int dtype, int redop, size_t count, uint32_t nin, const void *const *inputs,
@@ -305,7 +322,7 @@ cdef int reduce_blocks(int dtype, int redop, size_t count, uint32_t nin, const v
         return FG_OK
     job.dtype, job.redop, job.nin, job.nout = dtype, redop, nin, nout
     job.inputs, job.scalars, job.outputs = inputs, scalars, outputs
-    job.offset = 0
+    job.size, job.offset = size, 0
     while job.offset < count:
         job.n = min(<size_t>BLOCK, count - job.offset)
         reduce_block(&job, <uint8_t *>work)

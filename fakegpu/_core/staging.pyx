@@ -277,12 +277,12 @@ cdef class ControlSegment(Segment):
     def set_abort(self, uint32_t status):
         """Stop every member: the first status stays; all who sleep on the abort word or a barrier are woken."""
         cdef fg_control_t *control = self.control()
-        cdef uint64_t slot
+        cdef uint32_t slot
         if status == 0:
             raise ValueError("control segment: set_abort: found status 0, expected an error")
         fg_set_once(&control.abort, status)
         fg_futex_wake_all(&control.abort)
-        for slot in range(FG_CONTROL_SLOTS):
+        for slot in range(<uint32_t>FG_CONTROL_SLOTS):
             fg_futex_wake_all(&fg_control_barrier_at(control, slot).arrived)
 
     def set_dead(self, uint32_t rank):

@@ -32,6 +32,7 @@ cdef class Field:
     cdef readonly str kind
     cdef char code
     cdef int64_t default
+    cdef object least, most  # of an integer
 
     def __get__(self, Record record, owner):
         if record is None:
@@ -56,13 +57,14 @@ cdef class Field:
 
     cdef int put(self, uint8_t *at, object value, str where) except -1:
         cdef bytes raw
+        cdef uint64_t bits
         if self.code == c'u' or self.code == c'i':
-            least, bits = (0, 8 * self.bytes) if self.code == c'u' else (-(1 << 31), 31)
-            number = int(value)
-            if not least <= number < 1 << bits:
-                raise WireError(f"{where}: {self.name}: found {number}, expected {least} to {(1 << bits) - 1}")
-            raw = number.to_bytes(self.bytes, "little", signed=self.code == c'i')
-        elif self.code == c's':
+            if not self.least <= value <= self.most:
+                raise WireError(f"{where}: {self.name}: found {value}, expected {self.least} to {self.most}")
+            bits = <uint64_t>value if self.code == c'u' else <uint64_t><int64_t>value
+            memcpy(at + self.offset, &bits, <size_t>self.bytes)  # little endian, as the header insists
+            return 0
+        if self.code == c's':
             raw = value.encode() if isinstance(value, str) else bytes(value)
             if len(raw) > self.bytes or b"\0" in raw:
                 raise WireError(f"{where}: {self.name}: found {len(raw)} bytes, expected at most {self.bytes} without NUL")
@@ -152,6 +154,8 @@ def _record_class(int number):
         field = Field()
         field.name, field.code = record.fields[i].name.decode(), record.fields[i].kind
         field.offset, field.bytes, field.kind = record.fields[i].offset, record.fields[i].bytes, chr(field.code)
+        bits = 8 * <object>field.bytes
+        field.least, field.most = (0, 2 ** bits - 1) if field.code == c'u' else (-2 ** (bits - 1), 2 ** (bits - 1) - 1)
         if field.code == c'i' or field.name.startswith("version"):
             field.default = DEFAULTS.get(field.name, 0)
         if not field.name.startswith("reserved"):
@@ -228,6 +232,12 @@ def decode_body(Record frame, body):
         PyBuffer_Release(&view)
 
 
+cdef list LABELS = [("", "", "")] + [  # of frame type, tail and count, by frame type
+    (FG_SHAPES[i].name.decode(), FG_SHAPES[i].tail_name.decode(), FG_SHAPES[i].count_name.decode())
+    for i in range(1, <int>FG_SHAPE_COUNT)
+]
+
+
 cdef bytes encode_tail(const fg_shape_t *shape, object value, Py_ssize_t *items, str where):
     """The bytes of what follows the fixed part; items: how many records or bytes of text that is."""
     if shape.tail == FG_TAIL_TEXT or shape.tail == FG_TAIL_JSON:
@@ -254,15 +264,15 @@ cdef bytes encode(uint16_t type, object request, object member, dict fields, Py_
     cdef uint32_t stated
     cdef char why[WHY_BYTES]
     cdef fg_frame_t head
-    where = shape.name.decode()
+    where, tail_name, count_name = LABELS[type]
     if shape.tail != FG_TAIL_NONE:
-        tail = encode_tail(shape, fields.pop(shape.tail_name.decode(), ()), &items, where)
+        tail = encode_tail(shape, fields.pop(tail_name, ()), &items, where)
     if shape.fixed >= 0 and (fields or not shape.optional):
         fixed = FG_RECORDS[shape.fixed].bytes
     elif fields:
         raise TypeError(f"{where}: unknown field {', '.join(sorted(fields))}")
-    if shape.count_name[0] and fields.setdefault(shape.count_name.decode(), items) != items:
-        raise WireError(f"{where}: {shape.count_name.decode()}: found {fields[shape.count_name.decode()]}, expected {items}")
+    if count_name and fields.setdefault(count_name, items) != items:
+        raise WireError(f"{where}: {count_name}: found {fields[count_name]}, expected {items}")
     cdef Py_ssize_t body = fixed + len(tail) + unsent
     if body > shape.max_bytes:
         raise WireError(f"{where}: body_bytes: found {body}, expected at most {shape.max_bytes}")
@@ -279,14 +289,16 @@ cdef bytes encode(uint16_t type, object request, object member, dict fields, Py_
 
 def _encoder(uint16_t type):
     def encoder(*, request=0, member=0, **fields):
+        if type == FG_T_COMM_READY:
+            fields["member"] = member
         return encode(type, request, member, fields, 0)
 
     def array_encoder(records, *, request=0, member=0):
         return encode(type, request, member, {"records": records}, 0)
 
     made = array_encoder if FG_SHAPES[type].tail == FG_TAIL_ARRAY else encoder
-    made.__name__ = made.__qualname__ = f"encode_{FG_SHAPES[type].name.decode().lower()}"
-    made.__doc__ = f"A whole {FG_SHAPES[type].name.decode()} frame; fields as in wire.pyi."
+    made.__name__ = made.__qualname__ = f"encode_{LABELS[type][0].lower()}"
+    made.__doc__ = f"A whole {LABELS[type][0]} frame; fields as in wire.pyi."
     return made
 
 
@@ -304,7 +316,7 @@ def _publish(space):
     for i in range(FG_CONSTANT_COUNT):
         space[FG_CONSTANTS[i].name.decode().removeprefix("FG_")] = FG_CONSTANTS[i].value
     for i in range(1, FG_SHAPE_COUNT):
-        name = FG_SHAPES[i].name.decode()
+        name = LABELS[i][0]
         NAMES[name] = space[f"T_{name}"] = i
         space[f"encode_{name.lower()}"] = _encoder(<uint16_t>i)
     for cls in CLASSES:
