@@ -1,0 +1,1 @@
+"""Not imported as a package: this directory goes on PYTHONPATH, for its sitecustomize."""

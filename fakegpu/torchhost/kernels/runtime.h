@@ -1,0 +1,31 @@
+/* The few calls into libfakegpu_rt that kernels need, found in the process by name: no link-time dependency, so the
+ * kernels build without the native libraries. Owned by install.cpp (load), used by every kernel. */
+#pragma once
+#include <c10/core/Device.h>
+#include <string>
+
+namespace fakegpu::torchhost {
+
+struct Runtime {
+  const volatile int* pending = nullptr;  // unfinished asynchronous items in the process
+  int (*stream_drain)(int device, const void* stream) = nullptr;
+  int (*memory_kind)(const void* pointer) = nullptr;
+  void (*host_operator)(const char* name) = nullptr;  // nests; nullptr ends
+};
+
+/* Finds the runtime; returns the name of the first missing symbol, or an empty string. */
+std::string load_runtime();
+const Runtime& runtime();
+
+inline bool anything_pending() {
+  return *runtime().pending != 0;
+}
+
+/* Waits until everything before this point on the device's current stream has finished. `operation` appears in the
+ * text of a time-out. */
+void drain_current_stream(c10::Device device, const char* operation);
+
+/* True when memory belongs to a fake device (and so must go back to the CUDA caching allocator). */
+bool is_device_memory(const void* pointer);
+
+}  // namespace fakegpu::torchhost

@@ -1,0 +1,14 @@
+/* CUDA operators whose CPU counterpart has another contract or another name. */
+#pragma once
+#include <torch/library.h>
+
+#include <memory>
+
+namespace fakegpu::torchhost {
+
+std::unique_ptr<torch::Library> install_special_kernels();
+
+void register_softmax(torch::Library& library);
+void register_attention(torch::Library& library);
+
+}  // namespace fakegpu::torchhost

@@ -1,0 +1,70 @@
+"""Puts the host kernels into a process that has just imported torch. Called by the hook, once; must not raise.
+
+Order: checks (a CUDA build of torch, our runtime in the process), the C++ kernels, the operators written in Python,
+then what programs may see of it: one notice when torch.compile runs eagerly.
+"""
+
+import ctypes
+import os
+import sys
+
+_installed = 0
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"fakegpu: {text}\n")
+
+
+def runtime_present() -> bool:
+    return hasattr(ctypes.CDLL(None), "fg_rt_stream_drain")
+
+
+def install() -> None:
+    """Install everything, or say in one line why this process computes without it."""
+    global _installed
+    import torch
+
+    from fakegpu.torchhost import build
+
+    if torch.version.cuda is None:
+        _say(f"torch {torch.__version__} is built without CUDA, so it sees no fake GPU: pip install torch=={build.TESTED}"
+             " from PyPI, whose Linux wheels have it")
+        return
+    if not runtime_present():
+        _say("libcudart.so.13 of fakegpu is not loaded in this process (LD_PRELOAD was changed?): start it below fgpu")
+        return
+    try:
+        _installed = _load(str(build.ensure_built(torch)))
+        from fakegpu.torchhost import operators
+
+        operators.install()
+        _announce_eager_compile(torch)
+    except build.BuildError as error:
+        _say(str(error))
+
+
+def _load(path: str) -> int:
+    """Number of operators registered by the library's install function."""
+    from fakegpu.torchhost.build import BuildError
+
+    library = ctypes.PyDLL(path)  # keeps the GIL: registration touches torch's Python state
+    library.fakegpu_torchhost_error.restype = ctypes.c_char_p
+    count = library.fakegpu_torchhost_install()
+    if count < 0:
+        raise BuildError(f"the host kernels did not load: {library.fakegpu_torchhost_error().decode()}")
+    return count
+
+
+def _announce_eager_compile(torch) -> None:
+    """torch.compile runs functions as they are when the launcher has disabled it: Triton has no device code here."""
+    if os.environ.get("TORCHDYNAMO_DISABLE") != "1":
+        return
+    original = torch.compile
+
+    def compile(*args, **kwargs):  # noqa: A001 - takes the name of what it stands in for
+        torch.compile = original
+        _say("torch.compile runs functions eagerly on fake GPUs (TORCHDYNAMO_DISABLE=1; set it to 0 to trace)")
+        return original(*args, **kwargs)
+
+    compile.__doc__, compile.__wrapped__ = original.__doc__, original
+    torch.compile = compile
