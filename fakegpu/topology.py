@@ -56,3 +56,37 @@ def ring_edges(ring: Sequence[int]) -> list[tuple[int, int]]:
     """Directed edges of the ring; none for a single rank."""
     n = len(ring)
     return [(ring[i], ring[(i + 1) % n]) for i in range(n)] if n > 1 else []
+
+
+@functools.cache
+def double_tree(nodes: int) -> tuple[tuple[tuple[int, int], ...], ...]:
+    """NCCL's two binary trees over node positions, each as edges (child, parent); leaves of one are inner in the other."""
+    first = tuple(_btree_edges(nodes))
+    if nodes % 2:
+        second = tuple(((child + 1) % nodes, (parent + 1) % nodes) for child, parent in first)
+    else:
+        second = tuple((nodes - 1 - child, nodes - 1 - parent) for child, parent in first)
+    return first, second
+
+
+def _btree_edges(nodes: int) -> list[tuple[int, int]]:
+    """Binary tree in bit order: position 0 is the root, a position's parent flips its lowest set bit upwards."""
+    edges = []
+    for position in range(1, nodes):
+        bit = position & -position
+        parent = (position ^ bit) | (bit << 1)
+        edges.append((position, parent if parent < nodes else position ^ bit))
+    return edges
+
+
+@functools.cache
+def tree_load(nodes: int) -> float:
+    """Largest load of a node in one direction during a double-tree all-reduce, in units of the payload."""
+    out = [0.0] * nodes
+    into = [0.0] * nodes
+    for tree in double_tree(nodes):
+        for child, parent in tree:
+            for sender, receiver in ((child, parent), (parent, child)):
+                out[sender] += 0.5
+                into[receiver] += 0.5
+    return max(out + into)

@@ -123,10 +123,13 @@ class ClusterSpec:
             NodeSpec(f"node{i}", "127.0.0.1", tuple(ranks), tuple(gpus[k % len(gpus)] for k in range(len(ranks))))
             for i, (_, ranks) in enumerate(sorted(places.items()))
         ]
-        return cls(name, tuple(specs), default_intra_node(gpus[0]), DEFAULT_INTER_NODE)
+        nics = max((len(spec.ranks) for spec in specs), default=1)  # one per GPU, as in the makers' own systems
+        return cls(name, tuple(specs), default_intra_node(gpus[0]), attrs.evolve(DEFAULT_INTER_NODE, nics=nics))
 
 
-DEFAULT_INTER_NODE = Fabric("infiniband", 200.0, 5.0)
+DEFAULT_INTER_NODE = Fabric("infiniband", 200.0, 6.0)
+# One protocol step, as calibrated (data/timing/constants.yaml).
+_STEP_US = {"volta": 1.0, "ampere": 0.918, "hopper": 0.8187, "blackwell": 1.299, "pcie": 1.439}
 
 
 @functools.cache
@@ -134,8 +137,8 @@ def default_intra_node(profile: str) -> Fabric:
     """What the GPU itself brings: its NVLink, else its PCIe slot."""
     gpu = profiles.load(profile)
     if gpu.nvlink and gpu.market == "datacenter":
-        return Fabric("nvlink", float(gpu.nvlink.gbps_per_direction), 1.0)
-    return Fabric("pcie", gpu.pcie.gbps_per_direction, 2.0)
+        return Fabric("nvlink", float(gpu.nvlink.gbps_per_direction), _STEP_US.get(gpu.generation, 1.0))
+    return Fabric("pcie", gpu.pcie.gbps_per_direction, _STEP_US["pcie"])
 
 
 def load(path: str | Path) -> ClusterSpec:

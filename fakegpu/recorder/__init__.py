@@ -21,9 +21,9 @@ from fakegpu.recorder.events import (
     OperationEvent,
     RankRecord,
     RecoveryEvent,
-    logical_payload_bytes,
 )
 from fakegpu.recorder.snapshot import Snapshot
+from fakegpu.timing.shapes import logical_payload_bytes
 
 __all__ = [
     "COLLECTIVE_KINDS",

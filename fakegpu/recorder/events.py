@@ -20,16 +20,6 @@ COLLECTIVE_KINDS = (
 )
 POINT_TO_POINT_KINDS = ("send", "put_signal", "signal")
 
-# Blocks of `count` elements in the larger of a rank's two buffers are nranks for these, 1 for the others.
-_MANY_BLOCKS = frozenset({"all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"})
-
-
-def logical_payload_bytes(kind: str, nranks: int, count: int, element_bytes: int) -> int:
-    """Size of an operation as nccl-tests counts it: the larger of one rank's two buffers, in bytes."""
-    if kind in ("barrier", "signal"):
-        return 0
-    return count * element_bytes * (nranks if kind in _MANY_BLOCKS else 1)
-
 
 @attrs.define(slots=True)
 class OperationEvent:

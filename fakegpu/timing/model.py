@@ -1,32 +1,27 @@
-"""The time of an operation: ring steps, latency and bandwidth of the slowest link in the ring."""
+"""TimeModel: picks the candidates that fit an operation's placement, applies restrictions, explains the result."""
 
 from __future__ import annotations
 
+import functools
+
 import attrs
 
-from fakegpu.cluster import ClusterSpec
-from fakegpu.timing import traffic
-from fakegpu.topology import Topology
-
-
-@attrs.frozen
-class Operation:
-    """What is modelled. `count` is in elements, as the NCCL call of that kind defines it; ranks are global."""
-
-    kind: str
-    ranks: tuple[int, ...]
-    count: int
-    element_bytes: int
-    root: int | None = None
-    src: int | None = None
-    dst: int | None = None
+from fakegpu.cluster import ClusterSpec, Fabric
+from fakegpu.profiles import GpuProfile
+from fakegpu.timing import constants as model_constants
+from fakegpu.timing import network, onenode, traffic
+from fakegpu.timing.network import Network
+from fakegpu.timing.onenode import Candidate, Node
+from fakegpu.timing.restrict import Restriction
+from fakegpu.timing.shapes import PAIRWISE, POINT_TO_POINT, Operation
+from fakegpu.topology import Placement, Topology
 
 
 @attrs.frozen
 class Estimate:
     time_us: float
-    algorithm: str  # ring | p2p | none
-    protocol: str
+    algorithm: str  # ring | tree | nvls | nvlstree | collnet | pat | p2p | none
+    protocol: str  # LL | LL128 | Simple | none
     steps: int
     latency_us: float
     bandwidth_us: float
@@ -34,59 +29,127 @@ class Estimate:
     bottleneck: str  # the link that sets the bandwidth part
 
 
-_NOTHING = Estimate(0.0, "none", "none", 0, 0.0, 0.0, 0.0, "")
+NOTHING = Estimate(0.0, "none", "none", 0, 0.0, 0.0, 0.0, "")
 
 
 class TimeModel:
-    def __init__(self, cluster: ClusterSpec) -> None:
+    """Estimates on one cluster. `restriction` is what NCCL_ALGO and NCCL_PROTO allow."""
+
+    def __init__(
+        self,
+        cluster: ClusterSpec,
+        restriction: Restriction | None = None,
+        constants: model_constants.Constants | None = None,
+    ) -> None:
         self.cluster = cluster
         self.topology = Topology(cluster)
+        self.constants = constants or model_constants.load()
+        self.restriction = restriction or Restriction.parse(cluster.algorithm, cluster.protocol)
+        self._node = functools.lru_cache(maxsize=256)(self._make_node)
+        self._network = functools.lru_cache(maxsize=256)(self._make_network)
 
     def estimate(self, operation: Operation) -> Estimate:
-        if operation.kind in ("send", "put_signal", "signal"):
-            return self._point_to_point(operation)
-        placement = self.topology.placement(operation.ranks)
-        n = placement.nranks
-        if n < 2:
-            return _NOTHING
-        size, steps = _ring_shape(operation, n)
-        crossing = placement.node_count > 1
-        fabric = self.cluster.inter_node if crossing else self.cluster.intra_node
-        inter_steps = steps * placement.node_count / n if crossing else 0
-        intra = self.cluster.intra_node.latency_us
-        latency = (steps - inter_steps) * intra + inter_steps * self.cluster.inter_node.latency_us
-        return self._result(size, fabric, latency, "ring", steps, "inter_node" if crossing else "intra_node")
+        """Time of one operation alone on its links."""
+        chosen = self.candidates(operation)
+        if not chosen:
+            return NOTHING
+        best = min(chosen, key=lambda c: c.expected_us)
+        return self._explain(operation, best)
 
-    def _point_to_point(self, operation: Operation) -> Estimate:
-        if operation.src == operation.dst:
-            return _NOTHING
-        same = self.topology.same_node(operation.src, operation.dst)
-        fabric = self.cluster.intra_node if same else self.cluster.inter_node
-        size = operation.count * operation.element_bytes
-        return self._result(size, fabric, fabric.latency_us, "p2p", 1, "intra_node" if same else "inter_node")
+    def candidates(self, operation: Operation) -> list[Candidate]:
+        """What NCCL could use here, restricted; empty for an operation that moves nothing between ranks."""
+        if operation.kind in POINT_TO_POINT:
+            return self._pair(operation)
+        ranks = operation.ranks
+        if len(ranks) < 2:
+            return []
+        place, size = self.topology.placement(ranks), operation.size_bytes
+        node = self._node(ranks)
+        kind = "all_reduce" if operation.kind == "barrier" else operation.kind
+        if place.node_count == 1:
+            if kind in PAIRWISE:
+                return [(onenode.all_to_all if kind == "all_to_all" else onenode.rooted)(node, size)]
+            found = onenode.candidates(node, kind, size)
+        else:
+            net = self._network(ranks)
+            if kind in PAIRWISE:
+                return [(network.all_to_all if kind == "all_to_all" else network.rooted)(node, net, size)]
+            found = network.candidates(node, net, kind, size)
+        return self.restriction.apply(found, kind)
 
-    @staticmethod
-    def _result(size: float, fabric, latency: float, algorithm: str, steps: int, bottleneck: str) -> Estimate:
-        plain = size * 8 / (fabric.bandwidth_gbps * 1e3)
-        bandwidth = plain * fabric.oversubscription
+    def _pair(self, operation: Operation) -> list[Candidate]:
+        src, dst = operation.src, operation.dst
+        if src == dst:
+            return []
+        node, size = self._node((src, dst)), operation.size_bytes
+        if self.topology.same_node(src, dst):
+            return [onenode.pair(node, size)]
+        return [network.pair(node, self._network((src, dst)), size)]
+
+    def _explain(self, operation: Operation, best: Candidate) -> Estimate:
+        ranks = operation.ranks if operation.kind not in POINT_TO_POINT else (operation.src, operation.dst)
+        place = self.topology.placement(ranks)
+        across = place.node_count > 1
+        fabric = self.cluster.inter_node if across else self.cluster.intra_node
+        over = self._network(ranks).oversubscription if across else fabric.oversubscription
+        scope = "inter_node" if across else "intra_node"
+        rate = fabric.bandwidth_gbps * (fabric.nics or 1 if across else 1)
+        bottleneck = f"{scope} {fabric.type} {rate:g} Gbit/s"
+        if over > 1:
+            bottleneck += f", oversubscribed {over:g}"
+        contention = best.bandwidth_us * (1 - 1 / over)
         return Estimate(
-            latency + bandwidth, algorithm, "simple", steps, latency, bandwidth, bandwidth - plain, bottleneck
+            best.time_us, best.algorithm, best.protocol, best.steps, best.latency_us, best.bandwidth_us, contention,
+            bottleneck,
         )
 
     def traffic(self, operation: Operation, estimate: Estimate) -> dict[tuple[int, int], int]:
         """Bytes from rank to rank under the algorithm that `estimate` chose."""
-        return traffic.of(operation, self.topology.placement(operation.ranks))
+        return traffic.of(operation, self.topology.placement(operation.ranks), estimate.algorithm)
+
+    def _make_node(self, ranks: tuple[int, ...]) -> Node:
+        place = self.topology.placement(ranks)
+        gpus = [self.cluster.profile_of(rank) for rank in ranks]
+        fabric = self.cluster.intra_node
+        families = {self.constants.family(gpu, fabric) for gpu in gpus}
+        family = max(families, key=lambda f: (f.base_us, f.name))
+        link = fabric.bandwidth_gbps / 8 / fabric.oversubscription
+        return Node(
+            constants=self.constants,
+            family=family,
+            ranks=place.max_per_node,
+            link_gbps=link,
+            step_us=fabric.latency_us,
+            efficiency=fabric.efficiency,
+            multicast=_multicast(gpus, fabric, family),
+        )
+
+    def _make_network(self, ranks: tuple[int, ...]) -> Network:
+        place, fabric = self.topology.placement(ranks), self.cluster.inter_node
+        levels, over = _switch_levels(place, fabric)
+        return Network(
+            fabric=fabric,
+            placement=place,
+            efficiency=fabric.efficiency or self.constants.network_efficiency[fabric.type],
+            hop_us=fabric.latency_us + levels,
+            oversubscription=over,
+            gpus_per_nic_node=max(len(node.ranks) for node in self.cluster.nodes),
+        )
 
 
-def _ring_shape(operation: Operation, n: int) -> tuple[float, int]:
-    """Bytes over each edge of the ring and steps one after the other."""
-    size = operation.count * operation.element_bytes
-    match operation.kind:
-        case "all_reduce":
-            return size * 2 * (n - 1) / n, 2 * (n - 1)
-        case "all_gather" | "reduce_scatter" | "all_to_all" | "gather" | "scatter":
-            return size * (n - 1), n - 1
-        case "barrier":
-            return 0, 2 * (n - 1)
-        case _:
-            return size, n - 1
+def _multicast(gpus: list[GpuProfile], fabric: Fabric, family: model_constants.Family) -> bool:
+    """NVLS: an NVSwitch that reduces, and every GPU able to use it."""
+    if not family.nvls_efficiency or not all(gpu.compute_capability >= (9, 0) for gpu in gpus):
+        return False
+    return fabric.topology in (None, "switch") if fabric.multicast is None else fabric.multicast
+
+
+def _switch_levels(place: Placement, fabric: Fabric) -> tuple[float, float]:
+    """Latency of the switch levels that a communicator crosses, and the worst oversubscription on the way."""
+    latency, over = 0.0, fabric.oversubscription
+    for level in fabric.switches:
+        latency += level.latency_us
+        if len({node // level.nodes for node in place.nodes}) == 1:
+            break
+        over = max(over, level.oversubscription)
+    return latency, over
