@@ -48,6 +48,8 @@ cdef extern from "fg_wire.h" nogil:
         uint64_t reserved
     ctypedef struct fg_hello_t:
         uint32_t role
+    ctypedef struct fg_data_t:
+        uint64_t opid, round
     ctypedef struct fg_note_t:
         uint32_t kind
     ctypedef struct fg_buffer_ref_t:

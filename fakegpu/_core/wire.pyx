@@ -302,6 +302,20 @@ def _encoder(uint16_t type):
     return made
 
 
+def decode_data_head(buffer):
+    """(opid, round) of a DATA body's fixed part, before its payload is there; the buffer may hold more."""
+    cdef Py_buffer view
+    cdef fg_data_t head
+    PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
+    try:
+        if view.len < <Py_ssize_t>sizeof(head):
+            raise WireError(f"DATA: body: needs {sizeof(head)} bytes, found {view.len}")
+        memcpy(&head, view.buf, sizeof(head))
+        return head.opid, head.round
+    finally:
+        PyBuffer_Release(&view)
+
+
 def encode_data_header(*, opid, round, payload_bytes, request=0, member=0):
     """Header and fixed part of a DATA frame; the caller sends payload_bytes of payload right after it."""
     return encode(NAMES["DATA"], request, member, {"opid": opid, "round": round}, payload_bytes)
