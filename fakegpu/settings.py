@@ -268,6 +268,12 @@ def parse_address(text: str, transport: str | None = None, where: str = "address
     return Address("tcp", host=host.removeprefix("[").removesuffix("]"), port=number)
 
 
+def nccl_restriction(environ: Mapping[str, str] | None = None) -> tuple[str | None, str | None]:
+    """NCCL_ALGO and NCCL_PROTO as the user set them; the timing model honours both."""
+    found = os.environ if environ is None else environ
+    return found.get("NCCL_ALGO") or None, found.get("NCCL_PROTO") or None
+
+
 def data_dir() -> Path:
     """The folder of the data files: inside the installed package, else the repository's data/."""
     package = Path(__file__).resolve().parent

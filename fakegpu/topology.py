@@ -60,7 +60,7 @@ def ring_edges(ring: Sequence[int]) -> list[tuple[int, int]]:
 
 @functools.cache
 def double_tree(nodes: int) -> tuple[tuple[tuple[int, int], ...], ...]:
-    """NCCL's two binary trees over node positions, each as edges (child, parent); leaves of one are inner in the other."""
+    """NCCL's two binary trees over node positions, as edges (child, parent); one's leaves are inner in the other."""
     first = tuple(_btree_edges(nodes))
     if nodes % 2:
         second = tuple(((child + 1) % nodes, (parent + 1) % nodes) for child, parent in first)

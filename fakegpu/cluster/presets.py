@@ -37,7 +37,8 @@ class Preset:
             )
             for i in range(nodes)
         )
-        return ClusterSpec(self.name, specs, self.intra_node, self.inter_node, algorithm=self.algorithm)
+        fabrics = self.intra_node, self.inter_node
+        return ClusterSpec(self.name, specs, *fabrics, algorithm=self.algorithm)
 
 
 @functools.cache
@@ -61,7 +62,8 @@ def table() -> dict[str, Preset]:
 def get(name: str) -> Preset:
     presets = table()
     if name not in presets:
-        raise ClusterError(f"cluster {name!r}: found neither a file nor a preset", hint=f"presets: {', '.join(presets)}")
+        hint = f"presets: {', '.join(presets)}"
+        raise ClusterError(f"cluster {name!r}: found neither a file nor a preset", hint=hint)
     return presets[name]
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
+from fakegpu import settings
 from fakegpu.cluster import ClusterSpec
 from fakegpu.recorder.accounting import Accounting, Bucket
 from fakegpu.recorder.events import (
@@ -23,6 +24,7 @@ from fakegpu.recorder.events import (
     RecoveryEvent,
 )
 from fakegpu.recorder.snapshot import Snapshot
+from fakegpu.timing.restrict import Restriction
 from fakegpu.timing.shapes import logical_payload_bytes
 
 __all__ = [
@@ -51,6 +53,7 @@ class Recorder:
         transport: str = "unix",
         *,
         mode: str = "simulate",
+        restriction: Restriction | None = None,
     ) -> None:
         if max_operations < 0:
             raise ValueError(f"max_operations: found {max_operations}, expected 0 or more")
@@ -61,7 +64,9 @@ class Recorder:
         self._timeline: deque[OperationEvent] = deque(maxlen=max_operations)
         self._operations = 0
         self._buckets: dict[tuple, Bucket] = {}
-        self._accounting = Accounting()
+        if restriction is None:
+            restriction = Restriction.parse(*settings.nccl_restriction())
+        self._accounting = Accounting(restriction)
         self._ranks: dict[int, RankRecord] = {}
         self._communicators: dict[int, CommunicatorRecord] = {}
         self._failures: deque[FailureEvent] = deque(maxlen=_MAX_EVENTS)

@@ -18,6 +18,7 @@ from fakegpu.recorder.events import (
     RankRecord,
 )
 from fakegpu.timing import Estimate, Operation, TimeModel
+from fakegpu.timing.restrict import Restriction
 
 _MAX_PLANS = 4096
 # Rank pairs in use that are kept apart; beyond it the pair's bytes count for links and nodes only.
@@ -87,7 +88,8 @@ class Plan:
 
 
 class Accounting:
-    def __init__(self) -> None:
+    def __init__(self, restriction: Restriction | None = None) -> None:
+        self._restriction = restriction
         self.kinds: dict[str, KindTotals] = {kind: KindTotals() for kind in COLLECTIVE_KINDS}
         self.point_to_point = KindTotals()
         self.sends = 0
@@ -103,7 +105,7 @@ class Accounting:
         """Set the cluster that later operations are modelled on."""
         if cluster != self._cluster:
             self._cluster = cluster
-            self._model = TimeModel(cluster)
+            self._model = TimeModel(cluster, self._restriction)
             self._plans.clear()
 
     def add(

@@ -44,7 +44,9 @@ class TimeModel:
         self.cluster = cluster
         self.topology = Topology(cluster)
         self.constants = constants or model_constants.load()
-        self.restriction = restriction or Restriction.parse(cluster.algorithm, cluster.protocol)
+        self.restriction = restriction or Restriction()
+        if not self.restriction.algorithms and not self.restriction.protocols:
+            self.restriction = Restriction.parse(cluster.algorithm, cluster.protocol)
         self._node = functools.lru_cache(maxsize=256)(self._make_node)
         self._network = functools.lru_cache(maxsize=256)(self._make_network)
 
@@ -54,7 +56,7 @@ class TimeModel:
         if not chosen:
             return NOTHING
         best = min(chosen, key=lambda c: c.expected_us)
-        return self._explain(operation, best)
+        return self._explain(best)
 
     def candidates(self, operation: Operation) -> list[Candidate]:
         """What NCCL could use here, restricted; empty for an operation that moves nothing between ranks."""
@@ -86,21 +88,23 @@ class TimeModel:
             return [onenode.pair(node, size)]
         return [network.pair(node, self._network((src, dst)), size)]
 
-    def _explain(self, operation: Operation, best: Candidate) -> Estimate:
-        ranks = operation.ranks if operation.kind not in POINT_TO_POINT else (operation.src, operation.dst)
-        place = self.topology.placement(ranks)
-        across = place.node_count > 1
+    def _explain(self, best: Candidate) -> Estimate:
+        across = best.scope == "inter_node"
         fabric = self.cluster.inter_node if across else self.cluster.intra_node
-        over = self._network(ranks).oversubscription if across else fabric.oversubscription
-        scope = "inter_node" if across else "intra_node"
         rate = fabric.bandwidth_gbps * (fabric.nics or 1 if across else 1)
-        bottleneck = f"{scope} {fabric.type} {rate:g} Gbit/s"
-        if over > 1:
-            bottleneck += f", oversubscribed {over:g}"
-        contention = best.bandwidth_us * (1 - 1 / over)
+        bottleneck = f"{best.scope} {fabric.type} {rate:g} Gbit/s"
+        contention = best.contention_us
+        if not across:
+            contention = best.bandwidth_us * (1 - 1 / fabric.oversubscription)
         return Estimate(
-            best.time_us, best.algorithm, best.protocol, best.steps, best.latency_us, best.bandwidth_us, contention,
-            bottleneck,
+            time_us=best.time_us,
+            algorithm=best.algorithm,
+            protocol=best.protocol,
+            steps=best.steps,
+            latency_us=best.latency_us,
+            bandwidth_us=best.bandwidth_us,
+            contention_us=contention,
+            bottleneck=bottleneck,
         )
 
     def traffic(self, operation: Operation, estimate: Estimate) -> dict[tuple[int, int], int]:

@@ -17,6 +17,7 @@ from fakegpu.topology import Placement, tree_load
 
 TREE_LINK_SHARE = 0.92  # NCCL: a tree reaches this share of a ring's bandwidth
 NVLS_TREE_SHARE = 0.9
+PAT_SHARE = 0.75
 COLLNET_US = 30.0
 
 
@@ -42,6 +43,24 @@ class Network:
         """GB/s that one GPU reaches: its share of the NICs, at least one of them."""
         nics = self.fabric.nics or 1
         return self.node_rate / nics * max(1.0, nics / self.gpus_per_nic_node)
+
+
+def _finish(
+    net: Network,
+    algorithm: str,
+    protocol: str,
+    count: int,
+    latency: float,
+    bandwidth: float,
+    inside: float,
+    across: float,
+) -> Candidate:
+    """A candidate whose bandwidth part comes from `inside` or `across`, whichever takes longer."""
+    total = latency + bandwidth
+    if across < inside:
+        return Candidate(algorithm, protocol, count, total, latency, bandwidth)
+    relieved = max(inside, across / net.oversubscription) / across if across else 1.0
+    return Candidate(algorithm, protocol, count, total, latency, bandwidth, "inter_node", bandwidth * (1 - relieved))
 
 
 def candidates(node: Node, net: Network, kind: str, size: float) -> list[Candidate]:
@@ -106,8 +125,7 @@ def _network_candidate(
         fill = shared.net_simple * net.hop_us * max(1.0, filled / 2) ** shared.net_simple_exponent
         latency += fill + family.simple_us * max(1.0, inner) ** shared.simple_step_exponent
         bandwidth = max(inside_us, across_us)
-    total = latency + bandwidth
-    return Candidate(algorithm, protocol, count, total, latency, bandwidth)
+    return _finish(net, algorithm, protocol, count, latency, bandwidth, inside_us, across_us)
 
 
 def _nvls_tree(node: Node, net: Network, size: float) -> Candidate:
@@ -118,8 +136,7 @@ def _nvls_tree(node: Node, net: Network, size: float) -> Candidate:
     across = size / 1e3 * tree_load(place.node_count) / net.node_rate
     fill = shared.net_simple * net.hop_us * max(1.0, depth / 2) ** shared.net_simple_exponent
     latency = node.family.base_us + shared.nvls_latency_us + depth * net.hop_us + fill
-    bandwidth = max(inside, across)
-    return Candidate("nvlstree", "Simple", 2 + round(depth), latency + bandwidth, latency, bandwidth)
+    return _finish(net, "nvlstree", "Simple", 2 + round(depth), latency, max(inside, across), inside, across)
 
 
 def _collnet(node: Node, net: Network, size: float) -> Candidate:
@@ -128,8 +145,7 @@ def _collnet(node: Node, net: Network, size: float) -> Candidate:
     inside = 2 * size / 1e3 / node.ring_rate if place.max_per_node > 1 else 0.0
     across = size / 1e3 / net.node_rate
     latency = node.family.base_us + COLLNET_US + 2 * net.hop_us + 2 * (place.max_per_node - 1) * node.step_us
-    bandwidth = max(inside, across)
-    return Candidate("collnet", "Simple", 2, latency + bandwidth, latency, bandwidth)
+    return _finish(net, "collnet", "Simple", 2, latency, max(inside, across), inside, across)
 
 
 def _pat(node: Node, net: Network, kind: str, size: float) -> Candidate:
@@ -137,8 +153,8 @@ def _pat(node: Node, net: Network, kind: str, size: float) -> Candidate:
     n = net.placement.nranks
     hops = math.ceil(math.log2(n))
     latency = node.family.base_us + hops * net.hop_us + node.constants.shared.net_simple * net.hop_us
-    bandwidth = size * bus_factor(kind, n) / 1e3 / (net.node_rate * 0.75)
-    return Candidate("pat", "Simple", hops, latency + bandwidth, latency, bandwidth)
+    across = size * bus_factor(kind, n) / 1e3 / (net.node_rate * PAT_SHARE)
+    return _finish(net, "pat", "Simple", hops, latency, across, 0.0, across)
 
 
 def all_to_all(node: Node, net: Network, size: float) -> Candidate:
@@ -169,4 +185,4 @@ def _pairwise(node: Node, net: Network, peers: int, inside: float, across: float
     moved = max(inside, across)
     latency = family.pair_base_us + family.pair_peer_us * peers + net.hop_us
     bandwidth = moved + family.pair_fill * math.sqrt(moved)
-    return Candidate("p2p", "Simple", 1, latency + bandwidth, latency, bandwidth)
+    return _finish(net, "p2p", "Simple", 1, latency, bandwidth, inside, across)

@@ -26,6 +26,8 @@ class Candidate:
     expected_us: float
     latency_us: float
     bandwidth_us: float
+    scope: str = "intra_node"  # of the link that sets the bandwidth part
+    contention_us: float = 0.0  # part of bandwidth_us that oversubscription between nodes costs
 
     @property
     def time_us(self) -> float:

@@ -24,19 +24,22 @@ class Restriction:
 
     algorithms: dict[str, frozenset[str]] = attrs.Factory(dict)
     protocols: dict[str, frozenset[str]] = attrs.Factory(dict)
+    strict: bool = False  # an error where nothing is left, as in NCCL; else such a collective is unrestricted
 
     @classmethod
-    def parse(cls, algorithm: str | None = None, protocol: str | None = None) -> Restriction:
-        return cls(_parse("NCCL_ALGO", algorithm, ALGORITHMS), _parse("NCCL_PROTO", protocol, PROTOCOLS))
+    def parse(cls, algorithm: str | None = None, protocol: str | None = None, strict: bool = False) -> Restriction:
+        return cls(_parse("NCCL_ALGO", algorithm, ALGORITHMS), _parse("NCCL_PROTO", protocol, PROTOCOLS), strict)
 
     def apply(self, candidates: list[Candidate], kind: str) -> list[Candidate]:
-        """The candidates that are allowed. NCCL fails where none is left; the model then says so by name."""
+        """The candidates that are allowed."""
         allowed = [
             c
             for c in candidates
             if _allows(self.algorithms, kind, c.algorithm) and _allows(self.protocols, kind, c.protocol.lower())
         ]
-        if candidates and not allowed:
+        if allowed or not self.strict:
+            return allowed or candidates
+        if candidates:
             offered = ", ".join(sorted({f"{c.algorithm}/{c.protocol}" for c in candidates}))
             raise SettingsError(
                 f"NCCL_ALGO/NCCL_PROTO leave no algorithm for {kind}: expected one of {offered}",
