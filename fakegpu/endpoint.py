@@ -1,0 +1,159 @@
+"""Sockets at an address: the coordinator's listener and a rank's connection, with errors that name what is wrong.
+
+A Unix socket is made 0600; a socket file whose coordinator is dead is replaced, a live one refused. Used by
+server.py and client.py. Layer 5.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import stat
+import struct
+import time
+
+from fakegpu.errors import FakeGPUError, NoCoordinatorError, SettingsError
+from fakegpu.settings import Address, parse_address
+
+_BUFFER_BYTES = 4 << 20
+_BACKLOG = 1024
+_RETRY_S = 0.05
+
+
+def listen(address: Address) -> tuple[socket.socket, Address]:
+    """A listening, non-blocking socket, and its address with the port that was chosen for port 0."""
+    try:
+        sock = _listen_unix(address) if address.transport == "unix" else _listen_tcp(address)
+    except OSError as error:
+        raise SettingsError(f"cannot listen on {address}: {error.strerror or error}", _listen_hint(error)) from None
+    sock.setblocking(False)
+    if address.transport == "unix":
+        return sock, address
+    return sock, Address("tcp", host=address.host, port=sock.getsockname()[1])
+
+
+def _listen_hint(error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return "another coordinator or program uses this address: end it or choose another one"
+    return "choose an address of this host"
+
+
+def _listen_unix(address: Address) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        try:
+            _bind_private(sock, address.path)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or not _remove_stale(address.path):
+                raise
+            _bind_private(sock, address.path)
+        sock.listen(_BACKLOG)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def _bind_private(sock: socket.socket, path: str) -> None:
+    sock.bind(path)
+    os.chmod(path, 0o600)
+
+
+def _remove_stale(path: str) -> bool:
+    """Remove a socket file that nobody listens on any more; False when it is something else or alive."""
+    if not stat.S_ISSOCK(os.lstat(path).st_mode):
+        return False
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            os.unlink(path)
+            return True
+        except OSError:
+            return False
+    return False
+
+
+def _listen_tcp(address: Address) -> socket.socket:
+    family, kind, protocol, _, where = socket.getaddrinfo(
+        address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    sock = socket.socket(family, kind | socket.SOCK_CLOEXEC, protocol)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        enlarge_buffers(sock)  # before listen: accepted sockets inherit it
+        sock.bind(where)
+        sock.listen(_BACKLOG)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def enlarge_buffers(sock: socket.socket) -> None:
+    """Room for whole rounds in the kernel, as far as it allows."""
+    for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+        sock.setsockopt(socket.SOL_SOCKET, option, _BUFFER_BYTES)
+
+
+def connect(address: str | Address, transport: str | None = None, timeout: float = 0.0) -> socket.socket:
+    """A connected, blocking socket; NoCoordinatorError when nobody answers within `timeout` seconds."""
+    if not isinstance(address, Address):
+        address = parse_address(address, transport)
+    deadline = time.monotonic() + timeout
+    while True:
+        try:
+            return _connect_once(address, max(deadline - time.monotonic(), 1.0))
+        except OSError as error:
+            waits = isinstance(error, ConnectionRefusedError | FileNotFoundError)
+            if not waits or time.monotonic() + _RETRY_S > deadline:
+                raise NoCoordinatorError(f"no coordinator at {address}: {error.strerror or error}") from None
+        time.sleep(_RETRY_S)
+
+
+def _connect_once(address: Address, timeout: float) -> socket.socket:
+    if address.transport == "unix":
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        try:
+            enlarge_buffers(sock)
+            sock.settimeout(timeout)
+            sock.connect(address.path)
+        except BaseException:
+            sock.close()
+            raise
+    else:
+        sock = socket.create_connection((address.host, address.port), timeout)
+        enlarge_buffers(sock)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.settimeout(None)
+    return sock
+
+
+def peer_credentials(sock: socket.socket) -> tuple[int, int]:
+    """(pid, uid) of a Unix socket's peer; pid 0: in a namespace that cannot be seen from here."""
+    raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    pid, uid, _ = struct.unpack("3i", raw)
+    return pid, uid
+
+
+def peer_is_local(sock: socket.socket) -> bool:
+    """Whether a connection comes from this host."""
+    if sock.family == socket.AF_UNIX:
+        return True
+    try:
+        peer, own = sock.getpeername()[0], sock.getsockname()[0]
+    except OSError:
+        return False
+    return peer == own or peer.startswith("127.") or peer in ("::1", "::ffff:127.0.0.1")
+
+
+def remove(address: Address) -> None:
+    """Remove a listener's socket file."""
+    if address.transport == "unix":
+        try:
+            os.unlink(address.path)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise FakeGPUError(f"cannot remove {address}: {error.strerror}") from None
