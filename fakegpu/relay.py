@@ -85,7 +85,7 @@ class Round:
 class Transfer:
     """What collectives and exchanges have in common: rounds, the window, the members to send to."""
 
-    __slots__ = ("comm", "count", "dropped", "elem_bytes", "emitted", "item", "keys", "relay", "round_elems",
+    __slots__ = ("comm", "count", "dropped", "elem_bytes", "emitted", "emitting", "item", "keys", "relay", "round_elems",
                  "rounds", "table", "unreleased")  # fmt: skip
 
     def __init__(self, relay: Relay, comm, item, kind: int, nranks: int, op) -> None:
@@ -95,7 +95,7 @@ class Transfer:
         self.rounds = round_count(kind, nranks, self.count, self.elem_bytes, relay.chunk_bytes)
         self.table: dict[int, Round] = {}  # rounds that are not emitted yet
         self.emitted = self.unreleased = 0
-        self.dropped = False
+        self.dropped = self.emitting = False
 
     def block_bytes(self, number: int) -> int:
         """Bytes of one block that a round carries."""
@@ -115,17 +115,21 @@ class Transfer:
 
     def emit(self) -> None:
         """Send the rounds that are complete, in order, as far as slow members allow."""
+        if self.emitting:
+            return  # a round that left at once released itself inside send_round: the loop below goes on
+        self.emitting = True
         window = self.relay.window
         while not self.dropped and self.unreleased < window:
             current = self.table.get(self.emitted)
             if current is None or not current.ready:
-                return
+                break
             del self.table[self.emitted]
             number, self.emitted = self.emitted, self.emitted + 1
             self.unreleased += 1
             self.send_round(number, current)
             if self.emitted == self.rounds:
                 self.relay.finished(self)
+        self.emitting = False
 
     def send_round(self, number: int, current: Round) -> None:
         raise NotImplementedError
@@ -291,13 +295,12 @@ class Relay:
         """An eager send was submitted: its payload may come before its receive."""
         stream = Stream(self, comm, rank, op.root, op)
         if stream.rounds:
-            self._add(stream, [(comm.members[rank].handle, op.opid)])
+            self._add(stream, [(comm.handle(rank), op.opid)])
 
     def start(self, comm, item: Collective | Exchange) -> None:
         """An operation matched: its members move the payload now."""
-        members = comm.members
         if type(item) is Exchange:
-            key = (members[item.src].handle if members[item.src] else 0, item.send.opid)
+            key = (comm.handle(item.src), item.send.opid)
             stream = self._transfers.get(key)
             if stream is None:
                 stream = Stream(self, comm, item.src, item.dst, item.send)
@@ -307,7 +310,7 @@ class Relay:
             stream.match(item)
         elif item.kind != _BARRIER and item.count:
             transfer = CollectiveTransfer(self, comm, item)
-            self._add(transfer, [(members[r].handle, transfer.opids[r]) for r in transfer.contributors if members[r]])
+            self._add(transfer, [(comm.handle(r), transfer.opids[r]) for r in transfer.contributors])
 
     def reserve(self, comm, rank: int, handle: int, opid: int, number: int, size: int) -> Slot | None:
         """Where a DATA frame's payload goes; None: nowhere, its communicator failed. Raises for a wrong frame."""

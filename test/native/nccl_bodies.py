@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import time
 
 import numpy as np
 
@@ -123,3 +124,134 @@ def call(comm: Comm, kind: str, send, out, dtype: int, op: int, root: int, count
         comm.scatter(send if comm.rank == root else None, out, root, count, dtype)
     else:
         raise ValueError(kind)
+
+
+def bench(ctx: Context, nbytes: int, iterations: int, device: bool) -> list[float]:
+    """Seconds of each of several all-reduces."""
+    buffers = Buffers(ctx, device)
+    send, out = buffers.array(nbytes, np.dtype("f4")), buffers.array(nbytes, np.dtype("f4"))
+    send[:] = 1
+    times = []
+    for _ in range(iterations + 3):
+        started = time.perf_counter()
+        ctx.comm.all_reduce(send, out)
+        times.append(time.perf_counter() - started)
+    assert (out == ctx.nranks).all()
+    buffers.free()
+    return times[3:]
+
+
+def ring(ctx: Context, count: int, device: bool) -> np.ndarray:
+    """Everybody sends to the right and receives from the left in one group."""
+    buffers = Buffers(ctx, device)
+    send, out = buffers.array(4 * count, np.dtype("i4")), buffers.array(4 * count, np.dtype("i4"))
+    send[:] = np.arange(count) + ctx.rank * 1000
+    with ctx.nccl.group():
+        ctx.comm.send(send, (ctx.rank + 1) % ctx.nranks)
+        ctx.comm.recv(out, (ctx.rank - 1) % ctx.nranks)
+    result = out.copy()
+    buffers.free()
+    return result
+
+
+def send_then_receive(ctx: Context, count: int) -> bool:
+    """Ungrouped, on both sides: passes because small sends do not wait."""
+    send, out = np.full(count, ctx.rank, np.float32), np.zeros(count, np.float32)
+    for peer in range(ctx.nranks):
+        if peer != ctx.rank:
+            ctx.comm.send(send, peer)
+    send[:] = -1  # the payload has left the buffer
+    for peer in range(ctx.nranks):
+        if peer != ctx.rank:
+            ctx.comm.recv(out, peer)
+            if not (out == peer).all():
+                return False
+    return True
+
+
+def self_send(ctx: Context, count: int) -> bool:
+    send, out = np.arange(count, dtype=np.int64) + ctx.rank, np.zeros(count, np.int64)
+    with ctx.nccl.group():
+        ctx.comm.send(send, ctx.rank)
+        ctx.comm.recv(out, ctx.rank)
+    return bool((out == send).all())
+
+
+def ordered_pairs(ctx: Context, count: int) -> list[int]:
+    """Rank 0 sends numbered messages to the last rank."""
+    last, found = ctx.nranks - 1, []
+    for i in range(count):
+        value = np.full(1 + i * 37, i, np.int32)
+        if ctx.rank == 0:
+            ctx.comm.send(value, last)
+        elif ctx.rank == last:
+            value[:] = -1
+            ctx.comm.recv(value, 0)
+            found.append(int(value[-1]) if (value == value[0]).all() else -1)
+    return found
+
+
+def many_operations(ctx: Context, count: int):
+    values, outs = [np.array([ctx.rank + i], np.int64) for i in range(count)], np.zeros(count, np.int64)
+    big, got = np.full(50_000, ctx.rank, np.int32), np.zeros(50_000, np.int32)
+    left, right = (ctx.rank - 1) % ctx.nranks, (ctx.rank + 1) % ctx.nranks
+    with ctx.nccl.group():
+        if ctx.rank % 2:
+            ctx.comm.send(big, right)
+        for i in range(count):
+            ctx.comm.all_reduce(values[i], outs[i : i + 1])
+        if not ctx.rank % 2:
+            ctx.comm.send(big, right)
+        ctx.comm.recv(got, left)
+    return outs, bool((got == left).all())
+
+
+def two_communicators(ctx: Context) -> bool:
+    other = ctx.comm.split(0, ctx.nranks - ctx.rank)
+    assert other.rank == ctx.nranks - 1 - ctx.rank
+    a, b = np.full(1000, ctx.rank, np.float64), np.full(1000, other.rank, np.float64)
+    out_a, out_b = np.zeros(1000), np.zeros(1000)
+    pairs = [(ctx.comm, a, out_a), (other, b, out_b)]
+    with ctx.nccl.group():
+        for comm, send, out in pairs if ctx.rank % 2 else reversed(pairs):
+            comm.all_reduce(send, out)
+    other.destroy()
+    total = sum(range(ctx.nranks))
+    return bool((out_a == total).all() and (out_b == total).all())
+
+
+def nested_group(ctx: Context) -> bool:
+    ones, out, gathered = np.ones(3, np.float32), np.zeros(3, np.float32), np.zeros(ctx.nranks * 3, np.float32)
+    with ctx.nccl.group():
+        with ctx.nccl.group():
+            ctx.comm.all_reduce(ones, out)
+        before = out.copy()
+        mine = np.full(3, ctx.rank, np.float32)
+        ctx.comm.all_gather(mine, gathered)
+    return bool((before == 0).all() and (out == ctx.nranks).all() and (gathered.reshape(-1, 3)[:, 0] == range(ctx.nranks)).all())
+
+
+def error_in_group(ctx: Context) -> tuple[int, int]:
+    out = np.zeros(3, np.float32)
+    raw, handle = ctx.nccl.raw, ctx.comm.handle
+    raw.ncclGroupStart()
+    raw.ncclAllReduce(out.ctypes.data, out.ctypes.data, 3, 7, 0, handle, None)
+    inside = raw.ncclBroadcast(out.ctypes.data, out.ctypes.data, 3, 99, 0, handle, None)
+    return inside, raw.ncclGroupEnd()
+
+
+def lonely_group_end(ctx: Context) -> None:
+    ctx.nccl.ncclGroupEnd()
+
+
+def init_all(ctx: Context, ndev: int) -> list[float]:
+    handles = (ctypes.c_void_p * ndev)()
+    ctx.nccl.ncclCommInitAll(handles, ndev, None)
+    comms = [Comm(ctx.nccl, handle, ndev, rank) for rank, handle in enumerate(handles)]
+    values = [np.array([float(rank)]) for rank in range(ndev)]
+    with ctx.nccl.group():
+        for comm, value in zip(comms, values):
+            comm.all_reduce(value, value)
+    for comm in comms:
+        comm.destroy()
+    return [float(value[0]) for value in values]
