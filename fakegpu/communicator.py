@@ -40,6 +40,7 @@ NEVER = 1 << 63
 _GRACE_NS = 1_000_000_000  # after a mismatch: time for the other ranks' submissions to arrive and be named
 _SHM_STALL_NS = 60_000_000_000  # shared memory shows no progress: a running operation gets this long on top
 _NS_PER_BYTE = 10  # ... and this much per byte, 100 MB/s
+_HANDLE_BITS = 17  # rank + 1 fits
 _SEND, _RECV = int(Kind.SEND), int(Kind.RECV)
 _ONE_SIDED = frozenset(map(int, ONE_SIDED))
 
@@ -179,7 +180,8 @@ class Communicator:
         send, recv = item.send, item.recv
         self.wait_ns[earlier.rank] += now - earlier.first_ns
         self._running[item.dst][recv.opid] = item
-        self._running[item.src][send.opid] = item
+        if not send.flags & OP_EAGER:  # an eager sender's part is over
+            self._running[item.src][send.opid] = item
         if self.shm:
             item.deadline += _SHM_STALL_NS + send.count * SIZES[send.dtype] * _NS_PER_BYTE
             effects.append((GO, item.dst, recv.opid, send.flags & OP_STAGED, item.src, send.count, send.opid, send.buffer))
@@ -242,8 +244,7 @@ class Communicator:
         self._finalized.pop(rank, None)
         self.left[rank] = how
         if self.failure is None:
-            needed = self._pending or self._running[rank] or any(rank in p and q for p, q in self._halves.items())
-            if needed:
+            if self._pending or self._running[rank] or any(self._needs(rank, q) for q in self._halves.values()):
                 self._fail_left(self._first_waiting(), effects)
             else:
                 self._settle_finalize(effects)
@@ -253,6 +254,13 @@ class Communicator:
     def idle(self) -> bool:
         """Nobody waits for anybody and nothing is under way."""
         return not self._pending and not any(self._running) and not any(self._halves.values())
+
+    @staticmethod
+    def _needs(rank: int, queue: deque[Half]) -> bool:
+        """Whether unmatched sends or receives still need a rank; its own eager sends are complete without it."""
+        if not queue or rank not in (queue[0].rank, queue[0].op.root):
+            return False
+        return any(h.rank != rank or not (h.op.kind == _SEND and h.op.flags & OP_EAGER) for h in queue)
 
     def die(self, rank: int, how: str) -> list:
         """A rank's process is gone; everybody learns which, and what was going on."""
@@ -340,7 +348,11 @@ class Communicator:
                 if not (half.op.kind == _SEND and half.op.flags & OP_EAGER):
                     yield ranks[half.rank], ranks[half.op.root], f"{operation_name(half.op)} of {self.title}"
 
-    # ---- texts ----
+    # ---- names ----
+
+    def handle(self, rank: int) -> int:
+        """The member handle that frames carry: unique in a coordinator's life, never 0."""
+        return (self.id << _HANDLE_BITS) + rank + 1
 
     @property
     def title(self) -> str:

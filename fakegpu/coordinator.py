@@ -21,7 +21,7 @@ from fakegpu._core.staging import ControlSegment
 from fakegpu.communicator import COMPLETE, FAILED, FINISHED, GO, NEVER, OP_EAGER, REFUSED, REPLY, START, Communicator
 from fakegpu.dtypes import Kind
 from fakegpu.errors import Status, StatusError, error_for
-from fakegpu.membership import FAIL_PARENT, NO_COLOR, READY, REFUSE, Joiner, Membership, handle_of
+from fakegpu.membership import FAIL_PARENT, NO_COLOR, READY, REFUSE, Joiner, Membership
 from fakegpu.operations import Failure
 from fakegpu.recorder import FailureEvent, Recorder, RecoveryEvent
 from fakegpu.relay import Relay
@@ -475,7 +475,7 @@ class Registry:
             control = self.controls[comm.id] = ControlSegment.create(comm.nranks, comm.id)
         records = []
         for rank, joiner in enumerate(joiners):
-            process, handle = joiner.process, handle_of(comm, rank)
+            process, handle = joiner.process, comm.handle(rank)
             comm.members[rank] = Member(process, handle, joiner.device)
             process.members[handle] = (comm, rank)
             global_rank = comm.global_ranks[rank]
@@ -489,7 +489,7 @@ class Registry:
             self._recovered(comm, gathering, now)
         for rank, joiner in enumerate(joiners):
             frame = wire.encode_comm_ready(
-                request=joiner.request, comm=comm.id, member=handle_of(comm, rank), flags=wire.COMM_SHM if comm.shm else 0,
+                request=joiner.request, comm=comm.id, member=comm.handle(rank), flags=wire.COMM_SHM if comm.shm else 0,
                 nranks=comm.nranks, rank=rank, control_slots=comm.max_outstanding, name=comm.name, members=records,
             )  # fmt: skip
             joiner.process.send(frame, control.fd if control else None)

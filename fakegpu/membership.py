@@ -27,7 +27,6 @@ COMM_SHM, SHRINK_ABORT = 1, 4  # FG_COMM_* flags of fg_wire.h
 MAX_RANKS = 65536
 _ID_BYTES, _NAME_BYTES = 128, 64
 _ID_MAGIC, _WORLD_MAGIC = b"FGUID\0\0\1", b"FGWORLD\1"
-_HANDLE_BITS = 17  # rank + 1 fits
 
 
 def world_id(session: str = "") -> bytes:
@@ -267,11 +266,6 @@ class Membership:
         for kind in ("split", "shrink"):
             for rank in range(parent.nranks):
                 self._calls.pop((kind, parent.id, rank), None)
-
-
-def handle_of(comm: Communicator, rank: int) -> int:
-    """The member handle that frames carry: unique in a coordinator's life, never 0."""
-    return (comm.id << _HANDLE_BITS) + rank + 1
 
 
 def _refuse(joiner: Joiner, text: str) -> tuple:
