@@ -22,7 +22,7 @@ from fakegpu.timing.restrict import Restriction
 
 _MAX_PLANS = 4096
 # Rank pairs in use that are kept apart; beyond it the pair's bytes count for links and nodes only.
-MAX_RANK_PAIRS = 65536
+MAX_RANK_PAIRS = 16384
 
 
 class Bucket:

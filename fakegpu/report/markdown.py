@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from fakegpu.report.text import describe
+
 MAX_ROWS = 200
 
 _NOTES = (
@@ -133,8 +135,8 @@ def _resilience(resilience: dict[str, Any]) -> str:
     ]
     recovery_rows = [
         (
-            event["index"], event["parent_comm_id"], event["new_comm_id"], _list(event["excluded_ranks"]),
-            _list(event["surviving_ranks"]), _us(event["recovery_time_us"]),
+            event["index"], event["parent_comm_id"], event["new_comm_id"], describe(event["excluded_ranks"]),
+            describe(event["surviving_ranks"]), _us(event["recovery_time_us"]),
         )
         for event in recoveries
     ]
@@ -154,7 +156,7 @@ def _timeline(timeline: dict[str, Any]) -> str:
     rows = [
         (
             entry["index"], entry["comm_id"], entry["seqno"], entry["operation"], entry["data_type"],
-            entry["reduce_op"] or "", _list(entry["ranks"]), entry["buffer_transport"], entry["logical_payload_bytes"],
+            entry["reduce_op"] or "", describe(entry["ranks"]), entry["buffer_transport"], entry["logical_payload_bytes"],
             entry["socket_request_payload_bytes"], entry["socket_response_payload_bytes"],
             _us(entry["rendezvous_wait_us"]), _us(entry["execution_time_us"]), _us(entry["modeled_time_us"]),
         )
@@ -191,16 +193,3 @@ def _rate(value: float) -> str:
 
 def _or_dash(value: Any) -> Any:
     return "-" if value is None else value
-
-
-def _list(ranks: Sequence[int]) -> str:
-    """Ranks with runs shortened: 0-3, 8."""
-    parts: list[str] = []
-    start = 0
-    for i in range(1, len(ranks) + 1):
-        if i == len(ranks) or ranks[i] != ranks[i - 1] + 1:
-            first, last = ranks[start], ranks[i - 1]
-            parts.append(f"{first}-{last}" if last > first else str(first))
-            start = i
-    text = ", ".join(parts)
-    return text if len(text) <= 60 else f"{len(ranks)} ranks: {text[:48]}..."
