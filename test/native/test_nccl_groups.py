@@ -20,7 +20,7 @@ def world(request):
 
 
 @pytest.mark.parametrize("device", [False, True], ids=["host", "device"])
-@pytest.mark.parametrize("count", [0, 1, 1000, 300_000])
+@pytest.mark.parametrize("count", [0, 1, 1000, 60_000])
 def test_a_ring_of_grouped_sends_and_receives(world, count, device):
     found = world.run(bodies.ring, count, device)
     for rank, output in enumerate(found):
@@ -32,7 +32,7 @@ def test_small_sends_complete_before_their_receives(world):
     assert world.run(bodies.send_then_receive, 100) == [True] * world.nranks
 
 
-@pytest.mark.parametrize("count", [5, 300_000])
+@pytest.mark.parametrize("count", [5, 60_000])
 def test_a_send_to_self_inside_a_group(world, count):
     assert all(world.run(bodies.self_send, count))
 
