@@ -14,7 +14,8 @@ cdef inline uint32_t pick(bint which, uint32_t yes, uint32_t no) noexcept nogil:
     return no ^ ((yes ^ no) & (0 - <uint32_t>which))
 
 
-cdef inline float widen_bits(uint32_t code, uint32_t sign, int mantissa, uint32_t bias, uint32_t special) noexcept nogil:
+cdef inline float widen_bits(uint32_t code, uint32_t sign, int mantissa, uint32_t bias,
+                             uint32_t special) noexcept nogil:
     """The value of a code without its sign bit; codes >= special are infinity or NaN."""
     cdef Bits x, tiny, unit
     x.u = (code << (23 - mantissa)) + (bias << 23)

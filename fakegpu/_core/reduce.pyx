@@ -85,7 +85,7 @@ cdef inline void *output_at(const Job *job, uint32_t j) noexcept nogil:
 
 
 cdef Real real_scalar(const Job *job, uint32_t k, Real *kind) noexcept nogil:
-    """The multiplier of input k in the dtype; 1/n of narrow types is rounded to fp32 first, as NCCL's host code does."""
+    """The multiplier of input k in the dtype; 1/n of narrow types goes through fp32, as in NCCL's host code."""
     cdef float value
     cdef uint64_t raw
     cdef Bits64 wide
@@ -390,7 +390,8 @@ def reduce(int dtype, int redop, inputs, outputs, scalars=None):
         raise ValueError(f"reduce: outputs: found {outs.bytes} bytes, expected {ins.bytes}, a multiple of {size}")
     if redop == FG_PREMULSUM:
         if scalars is None or len(scalars) != ins.held:
-            raise ValueError(f"reduce: scalars: found {scalars if scalars is None else len(scalars)}, expected {ins.held}")
+            found = None if scalars is None else len(scalars)
+            raise ValueError(f"reduce: scalars: found {found}, expected {ins.held}")
         factors = array("Q", scalars)
     refuse_overlap(ins, outs)
     cdef const uint64_t *raw = &factors[0] if factors is not None else NULL

@@ -8,6 +8,8 @@ and expected. Used by the coordinator and by the Python client; wire.pyi lists e
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.dict cimport PyDict_GetItem
+from cpython.object cimport PyObject
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
@@ -32,7 +34,6 @@ cdef class Field:
     cdef readonly str kind
     cdef char code
     cdef int64_t default
-    cdef object least, most  # of an integer
 
     def __get__(self, Record record, owner):
         if record is None:
@@ -55,19 +56,28 @@ cdef class Field:
             return None
         return make(FG_R_BUFFER_REF, at, None)
 
+    cdef int refuse(self, object value, str where) except -1:
+        bits = 8 * <object>self.bytes
+        least, most = (0, 2 ** bits - 1) if self.code == c'u' else (-2 ** (bits - 1), 2 ** (bits - 1) - 1)
+        raise WireError(f"{where}: {self.name}: found {value}, expected {least} to {most}")
+
     cdef int put(self, uint8_t *at, object value, str where) except -1:
         cdef bytes raw
         cdef uint64_t bits
         if self.code == c'u' or self.code == c'i':
-            if not self.least <= value <= self.most:
-                raise WireError(f"{where}: {self.name}: found {value}, expected {self.least} to {self.most}")
-            bits = <uint64_t>value if self.code == c'u' else <uint64_t><int64_t>value
+            try:
+                bits = <uint64_t>value if self.code == c'u' else <uint64_t><int32_t>value
+            except OverflowError:
+                self.refuse(value, where)
+            if self.bytes < 8 and self.code == c'u' and bits >> (8 * self.bytes):
+                self.refuse(value, where)
             memcpy(at + self.offset, &bits, <size_t>self.bytes)  # little endian, as the header insists
             return 0
         if self.code == c's':
             raw = value.encode() if isinstance(value, str) else bytes(value)
             if len(raw) > self.bytes or b"\0" in raw:
-                raise WireError(f"{where}: {self.name}: found {len(raw)} bytes, expected at most {self.bytes} without NUL")
+                raise WireError(f"{where}: {self.name}: found {len(raw)} bytes, "
+                                f"expected at most {self.bytes} without NUL")
         elif self.code == c'b':
             raw = bytes(value)
             if len(raw) != self.bytes:
@@ -122,13 +132,14 @@ cdef int pack(uint8_t *at, tuple fields, dict values, str where, size_t size) ex
     cdef Field field
     cdef int32_t minus = -1
     cdef Py_ssize_t used = 0
+    cdef PyObject *value
     memset(at, 0, size)
     for field in fields:
-        if field.name in values:
+        value = PyDict_GetItem(values, field.name)
+        if value != NULL:
             used += 1
-            value = values[field.name]
-            if value is not None:
-                field.put(at, value, where)
+            if <object>value is not None:
+                field.put(at, <object>value, where)
         elif field.default < 0:
             memcpy(at + field.offset, &minus, sizeof(minus))
         elif field.default:
@@ -154,8 +165,6 @@ def _record_class(int number):
         field = Field()
         field.name, field.code = record.fields[i].name.decode(), record.fields[i].kind
         field.offset, field.bytes, field.kind = record.fields[i].offset, record.fields[i].bytes, chr(field.code)
-        bits = 8 * <object>field.bytes
-        field.least, field.most = (0, 2 ** bits - 1) if field.code == c'u' else (-2 ** (bits - 1), 2 ** (bits - 1) - 1)
         if field.code == c'i' or field.name.startswith("version"):
             field.default = DEFAULTS.get(field.name, 0)
         if not field.name.startswith("reserved"):
@@ -250,7 +259,8 @@ cdef bytes encode_tail(const fg_shape_t *shape, object value, Py_ssize_t *items,
         cls = CLASSES[shape.record]
         for item in value:
             if type(item) is not cls:
-                raise WireError(f"{where}: {shape.tail_name.decode()}: found {type(item).__name__}, expected {cls.__name__}")
+                raise WireError(f"{where}: {shape.tail_name.decode()}: found {type(item).__name__}, "
+                                f"expected {cls.__name__}")
         raw = (<Record>value[0]).raw if len(value) == 1 else b"".join([(<Record>item).raw for item in value])
     items[0] = len(raw) // shape.item_bytes
     return raw
