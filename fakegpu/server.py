@@ -15,6 +15,7 @@ import shutil
 import signal
 import tempfile
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -93,11 +94,13 @@ class Coordinator:
         self._thread.start()
         return self
 
-    def serve_forever(self) -> None:
-        """Listen, and serve in this thread until SHUTDOWN, `stop`, SIGTERM or SIGINT."""
+    def serve_forever(self, ready: Callable[[], None] | None = None) -> None:
+        """Listen, and serve in this thread until SHUTDOWN, `stop`, SIGTERM or SIGINT; `ready` is called once it listens."""
         self._listen()
         loop = self._loop
         before = {number: signal.signal(number, lambda *_: loop.stop()) for number in (signal.SIGTERM, signal.SIGINT)}
+        if ready is not None:
+            ready()
         try:
             self._serve()
         finally:

@@ -135,9 +135,9 @@ def torch_without_cuda(program: str) -> str:
     return ""
 
 
-def torch_hint(environment: Mapping[str, str]) -> str:
+def torch_hint() -> str:
     """How to get the torch that works here."""
-    return f"install the CUDA wheel: {environment.get('VIRTUAL_ENV') or sys.prefix}/bin/pip install torch==2.14.1"
+    return f"install the CUDA wheel: {sys.prefix}/bin/pip install torch==2.14.1"
 
 
 def default_timeout(settings: Settings) -> Settings:

@@ -1,17 +1,19 @@
 """Runs one command as a child: signals through, exit status through, and nothing it started is left.
 
 Owns fork, exec, the subreaper flag and the signal mask of the launcher. The child is forked before any thread
-exists and waits at a gate, so that the caller can start its coordinator first and still never forks with threads.
+exists and waits at a gate for its environment: the caller can start its coordinator first, yet never forks with threads.
 Called by fakegpu.launch.job; knows nothing of coordinators or environments beyond the one it is handed.
 """
 
 import ctypes
 import errno
+import json
 import os
 import shutil
 import signal
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from fakegpu.errors import FakeGPUError
@@ -58,8 +60,7 @@ def _prctl(option: int, value: int) -> None:
 class Process:
     """A command that is forked at once, runs from `release` on, and is over, with all it started, after `wait`."""
 
-    def __init__(self, argv: list[str], environment: dict[str, str]) -> None:
-        program = find_program(argv[0], environment.get("PATH", os.defpath))
+    def __init__(self, program: str, argv: list[str]) -> None:
         _prctl(PR_SET_CHILD_SUBREAPER, 1)
         # blocked before the fork and before any thread: none is lost, and the threads inherit the mask
         self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
@@ -71,22 +72,24 @@ class Process:
         self.pid = os.fork()
         if self.pid == 0:
             os.close(self._gate)
-            self._child(launcher, gate_read, failure_write, program, argv, environment)
+            self._child(launcher, gate_read, failure_write, program, argv)
         os.close(gate_read)
         os.close(failure_write)
         self.argv = argv
         self.strays = 0
 
-    def _child(self, launcher: int, gate: int, failure: int, program: str, argv: list[str], environment: dict) -> None:
+    def _child(self, launcher: int, gate: int, failure: int, program: str, argv: list[str]) -> None:
         """The forked side: wait at the gate, then become the command. Never returns."""
         try:
             _prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-            if os.getppid() != launcher or os.read(gate, 1) != b"!":
+            with open(gate, encoding="ascii") as file:
+                environment = file.read()
+            if os.getppid() != launcher or not environment:
                 os._exit(0)  # the launcher gave up before the command began
             for number in WATCHED | {signal.SIGPIPE, signal.SIGXFSZ}:
                 signal.signal(number, signal.SIG_DFL)  # Python ignores SIGPIPE; the command must not inherit that
             signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
-            _exec(program, argv, environment)
+            _exec(program, argv, json.loads(environment))
         except OSError as error:
             os.write(failure, str(error.errno or errno.EIO).encode())
         finally:
@@ -99,10 +102,10 @@ class Process:
         os.close(self._failure)
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
 
-    def release(self) -> None:
-        """Let the command begin; CommandError if it cannot be executed."""
-        os.write(self._gate, b"!")
-        os.close(self._gate)
+    def release(self, environment: Mapping[str, str]) -> None:
+        """Let the command begin in this environment; CommandError if it cannot be executed."""
+        with open(self._gate, "w", encoding="ascii") as file:
+            json.dump(dict(environment), file)
         code = os.read(self._failure, 16)
         os.close(self._failure)
         if code:

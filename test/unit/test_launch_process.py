@@ -1,6 +1,7 @@
 """fakegpu.launch.process: exit statuses, signals and strays, each in a launcher process of its own."""
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -14,9 +15,9 @@ from fakegpu.launch.process import CommandError, find_program
 PYTHON = sys.executable
 LAUNCH = """
 import os, sys
-from fakegpu.launch.process import Process
-process = Process(sys.argv[1:], dict(os.environ))
-process.release()
+from fakegpu.launch.process import Process, find_program
+process = Process(find_program(sys.argv[1], os.environ["PATH"]), sys.argv[1:])
+process.release(os.environ)
 status = process.wait()
 print("status", status, "strays", process.strays, flush=True)
 """
@@ -83,18 +84,20 @@ def test_what_the_command_leaves_running_is_ended(tmp_path: Path) -> None:
 
 def test_command_ends_when_the_launcher_is_killed() -> None:
     process = launch(PYTHON, "-c", "import os, signal; print(os.getpid(), flush=True); signal.pause()")
-    pid = int(process.stdout.readline())
-    process.kill()
-    process.communicate(timeout=60)  # the pipe's other writer was the command: this returns when it is gone
-    assert not alive(pid)
+    command = os.pidfd_open(int(process.stdout.readline()))
+    try:
+        process.kill()
+        process.communicate(timeout=60)
+        assert select.select([command], [], [], 60)[0], "the command still runs"
+    finally:
+        os.close(command)
 
 
 def test_cancelled_command_never_runs(tmp_path: Path) -> None:
     mark = tmp_path / "ran"
     body = textwrap.dedent(f"""
         from fakegpu.launch.process import Process
-        import os
-        Process(["touch", {str(mark)!r}], dict(os.environ)).cancel()
+        Process("/usr/bin/touch", ["touch", {str(mark)!r}]).cancel()
     """)
     subprocess.run([PYTHON, "-c", body], check=True, timeout=60)
     assert not mark.exists()

@@ -1,0 +1,104 @@
+"""`fgpu COMMAND`: the command's environment, its coordinator, its process, and what is said at the end.
+
+The order matters: everything that can be wrong is checked, then the child is forked (no thread exists yet), then the
+coordinator starts, then the child is let go. Called by the `run` subcommand.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from fakegpu.errors import FakeGPUError
+from fakegpu.launch.environment import child_environment, default_timeout, torch_hint, torch_without_cuda
+from fakegpu.launch.process import CommandError, Process, find_program
+from fakegpu.settings import Settings
+
+if TYPE_CHECKING:
+    from fakegpu.launch.private import Summary
+
+UNHANDLED = 3  # exit status: the command exited 0, yet a communication error went unhandled
+MAX_FAILURES_SHOWN = 5
+
+
+class TorchWithoutCuda(FakeGPUError):
+    """The environment's torch has no CUDA support compiled in."""
+
+
+def say(text: str) -> None:
+    """One line on stderr, where it does not mix with what the command prints."""
+    print(f"fakegpu: {text}", file=sys.stderr, flush=True)
+
+
+def run(command: list[str], settings: Settings) -> int:
+    """Run the command; the exit status that fgpu ends with."""
+    try:
+        if settings.coordinator_addr or settings.dist_mode not in ("simulate", "proxy"):
+            return _run_with_given(command, settings)
+        return _run_with_private(command, default_timeout(settings))
+    except CommandError as error:
+        say(f"error: {error}")
+        return error.status
+
+
+def _find(command: list[str], settings: Settings) -> str:
+    """The program to run; also checks what else must be there: libraries, and a torch with CUDA."""
+    environment = child_environment(settings, os.environ)
+    program = find_program(command[0], environment.get("PATH", os.defpath))
+    version = torch_without_cuda(program) if settings.mode == "simulate" else ""
+    if version:
+        raise TorchWithoutCuda(f"torch {version} of this environment is built without CUDA", torch_hint())
+    return program
+
+
+def _run_with_given(command: list[str], settings: Settings) -> int:
+    """With a coordinator that somebody else started, or with none where communication is left alone."""
+    if settings.dist_mode in ("simulate", "proxy"):
+        from fakegpu.launch.given import prepare
+
+        settings = prepare(settings)
+    process = Process(_find(command, settings), command)
+    process.release(child_environment(settings, os.environ))
+    return _wait(process, settings)
+
+
+def _run_with_private(command: list[str], settings: Settings) -> int:
+    from fakegpu.launch.private import PrivateCoordinator
+
+    private = PrivateCoordinator(settings)
+    process = Process(_find(command, private.settings), command)
+    try:
+        private.start()
+    except BaseException:
+        process.cancel()
+        raise
+    with private:
+        if settings.verbose:
+            say(f"coordinator at {private.address}, operation time-out {settings.timeout_ms} ms")
+        process.release(child_environment(private.settings, os.environ))
+        status = _wait(process, settings)
+        return _last_words(private.stop(), settings, status)
+
+
+def _wait(process: Process, settings: Settings) -> int:
+    status = process.wait()
+    if process.strays and not settings.quiet:
+        say(f"ended {process.strays} process{'es' if process.strays > 1 else ''} that {process.argv[0]} left running")
+    return status
+
+
+def _last_words(summary: Summary, settings: Settings, status: int) -> int:
+    """Failures and the report's place; the final exit status."""
+    for text in summary.failures[:MAX_FAILURES_SHOWN]:
+        say(text)
+    if len(summary.failures) > MAX_FAILURES_SHOWN:
+        say(f"{len(summary.failures) - MAX_FAILURES_SHOWN} more failures are in the report")
+    if summary.report_path and not settings.quiet:
+        say(f"report: {summary.report_path}")
+    counted = summary.failed if settings.strict else summary.unhandled
+    if status == 0 and counted:
+        say(f"exit status {UNHANDLED}: the command exited 0, yet {counted} communicator{'s' if counted > 1 else ''} failed"
+            + ("" if settings.strict else " and some rank ended without dealing with it"))
+        return UNHANDLED
+    return status

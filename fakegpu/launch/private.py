@@ -1,0 +1,184 @@
+"""A coordinator for one job, in a thread of the launcher: address, default cluster, report and last words.
+
+It owns a private folder (0700) for the socket and, unless the user named a place, the report; the folder goes when
+nothing worth keeping is in it. Called by `fgpu`, `fgpu doctor`, `fgpu bandwidth` and the pytest plugin.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import attrs
+
+from fakegpu.cluster import ClusterSpec, load
+from fakegpu.communicator import Communicator
+from fakegpu.coordinator import Hooks
+from fakegpu.errors import SettingsError
+from fakegpu.server import Coordinator
+from fakegpu.settings import BY_FIELD, Address, Settings
+
+
+@attrs.frozen
+class Summary:
+    """What is left of a job: the report document (None if no rank came), where it lies, and what went wrong."""
+
+    report: dict | None = None
+    report_path: str | None = None
+    failures: list[str] = attrs.field(factory=list)
+    unhandled: int = 0  # communicators that some rank left failed
+    failed: int = 0  # communicators that failed
+
+
+def cluster_of(settings: Settings) -> ClusterSpec | None:
+    """The described cluster: the file, or nodes x GPUs when both are known; else the first world defines it."""
+    if settings.cluster_config:
+        return load(settings.cluster_config)
+    if settings.gpus_per_node:
+        per_node = settings.gpus_per_node
+        profiles = expand_profiles(settings.profiles, settings.profile, per_node)
+        return ClusterSpec.default(settings.nodes or 1, per_node, profiles)
+    return None
+
+
+def expand_profiles(text: str | None, default: str, count: int) -> list[str]:
+    """One profile name per device from "a100:2,h100:2"; the list repeats when it is shorter than `count`."""
+    names: list[str] = []
+    for item in (text or default).split(","):
+        name, colon, number = item.strip().partition(":")
+        if not name or (colon and not (number.isdigit() and int(number))):
+            raise SettingsError(f"--devices {text}: expected NAME:COUNT items such as a100:2,h100:2")
+        names += [name] * int(number or 1)
+    return [names[index % len(names)] for index in range(count)]
+
+
+def device_settings(settings: Settings, cluster: ClusterSpec | None) -> Settings:
+    """Settings whose devices fit the cluster and the list of profiles, as far as the user did not choose them."""
+    if settings.profiles and "device_count" not in settings.given:
+        listed = sum(int(item.partition(":")[2] or 1) for item in settings.profiles.split(","))
+        return settings.override(device_count=listed)
+    if cluster is None or settings.profiles:
+        return settings
+    names = [gpu for rank in range(cluster.world_size) for gpu in [cluster.profile_of(rank).id]]
+    if "device_count" in settings.given and settings.device_count != len(names):
+        # part of the cluster: only the kind of GPU can be told, not which
+        return settings if "profile" in settings.given else settings.override(profile=names[0])
+    return settings.override(device_count=len(names), profiles=",".join(f"{name}:1" for name in names))
+
+
+def check_world(settings: Settings, cluster: ClusterSpec | None) -> None:
+    """--nodes x --gpus-per-node must be what the cluster file says."""
+    if cluster is None or not settings.cluster_config:
+        return
+    for name, asked, found in (
+        ("--nodes", settings.nodes, cluster.node_count),
+        ("--gpus-per-node", settings.gpus_per_node, cluster.world_size // cluster.node_count),
+    ):
+        if asked is not None and asked != found:
+            raise SettingsError(f"{name} {asked} does not fit {settings.cluster_config}, which describes {found}",
+                                "leave the flag out: the cluster file says it")
+
+
+def check_writable(settings: Settings) -> None:
+    """Every report can be written where it is wanted; said before the job and not after it."""
+    for field in ("report", "markdown_report", "trace", "html"):
+        wanted = getattr(settings, field)
+        if not wanted:
+            continue
+        folder = Path(wanted).absolute().parent
+        if not folder.is_dir() or not os.access(folder, os.W_OK) or Path(wanted).is_dir():
+            raise SettingsError(f"{BY_FIELD[field].flag} {wanted}: cannot be written", f"is {folder} a folder you may write to?")
+
+
+def report_paths(settings: Settings) -> dict:
+    """The coordinator's report arguments that the settings ask for."""
+    names = {"report": settings.report, "markdown_report": settings.markdown_report, "trace": settings.trace,
+             "html": settings.html}
+    return {name: str(Path(path).absolute()) for name, path in names.items() if path}
+
+
+def coordinator_options(settings: Settings) -> dict:
+    """What the settings say about a coordinator, apart from where it listens and what it describes."""
+    return {
+        **report_paths(settings), "max_operations": settings.max_operations, "eager_bytes": settings.eager_bytes,
+        "chunk_bytes": settings.staging_chunk_bytes, "token": settings.secret(),
+    }
+
+
+class PrivateCoordinator:
+    """A context: listens from `__enter__` on; `settings` are then what the ranks need; `stop` tells what happened."""
+
+    def __init__(self, settings: Settings, cluster: ClusterSpec | None = None) -> None:
+        self._asked = settings
+        check_writable(settings)
+        self.cluster = cluster_of(settings) if cluster is None else cluster
+        check_world(settings, self.cluster)
+        self._failures: list[str] = []
+        self._folder = ""
+        self._summary: Summary | None = None
+        self._coordinator: Coordinator | None = None
+        self.settings = device_settings(settings, self.cluster)
+
+    def __enter__(self) -> PrivateCoordinator:
+        if self._coordinator is None:
+            self.start()
+        return self
+
+    def start(self) -> None:
+        """Listen; a FakeGPUError leaves nothing behind."""
+        asked = self._asked
+        options = coordinator_options(asked)
+        self._folder = tempfile.mkdtemp(prefix="fakegpu-")  # 0700
+        options.setdefault("report", str(Path(self._folder) / "report.json"))
+        address = asked.coordinator_addr
+        if not address and asked.coordinator_transport == "unix":
+            address = str(Path(self._folder) / "coordinator")
+        hooks = Hooks(on_communicator=self._first_world, on_failure=lambda comm, failure: self._failures.append(failure.text))
+        try:
+            self._coordinator = Coordinator(
+                asked.coordinator_transport, address, cluster=self.cluster, hooks=hooks, **options
+            ).start()
+        except BaseException:
+            shutil.rmtree(self._folder)
+            raise
+        self.settings = self.settings.override(
+            coordinator_addr=self._coordinator.address, coordinator_transport=asked.coordinator_transport
+        )
+
+    def __exit__(self, *_exc: object) -> None:
+        self.stop()
+
+    @property
+    def address(self) -> Address:
+        """Where ranks connect."""
+        return self.settings.address()
+
+    def _first_world(self, comm: Communicator) -> None:
+        """--nodes splits the first world evenly when nothing else describes the cluster."""
+        recorder = self._coordinator.recorder
+        nodes = self._asked.nodes
+        if recorder.cluster is not None or not nodes:
+            return
+        if comm.nranks % nodes:
+            self._failures.append(f"--nodes {nodes}: a world of {comm.nranks} ranks does not split evenly; the report has one node")
+            return
+        per_node = comm.nranks // nodes
+        profiles = expand_profiles(self._asked.profiles, self._asked.profile, per_node)
+        recorder.cluster = ClusterSpec.default(nodes, per_node, profiles)
+
+    def stop(self) -> Summary:
+        """End the coordinator, write the report if any rank came, and remove what is not worth keeping."""
+        if self._summary is not None:
+            return self._summary
+        document = self._coordinator.stop()
+        status = self._coordinator.status()
+        asked = report_paths(self._asked).get("report")
+        came = bool(asked or document["cluster"]["communicators"] or status["failures"] or self._failures)
+        path = asked or str(Path(self._folder) / "report.json")
+        if asked or not came:
+            shutil.rmtree(self._folder)
+        self._summary = Summary(document if came else None, path if came else None, self._failures,
+                                status["unhandled_failures"], status["failures"])
+        return self._summary
