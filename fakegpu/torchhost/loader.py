@@ -38,6 +38,7 @@ def install() -> None:
         from fakegpu.torchhost import operators
 
         operators.install()
+        _refuse_jiterator(torch)
         _announce_eager_compile(torch)
     except build.BuildError as error:
         _say(str(error))
@@ -53,6 +54,16 @@ def _load(path: str) -> int:
     if count < 0:
         raise BuildError(f"the host kernels did not load: {library.fakegpu_torchhost_error().decode()}")
     return count
+
+
+def _refuse_jiterator(torch) -> None:
+    """CUDA source given as text has no host counterpart."""
+
+    def refuse(*_args, **_kwargs):
+        raise NotImplementedError("fakegpu: torch.cuda.jiterator does not run on a fake device: it compiles CUDA source; "
+                                  "use torch operators")
+
+    torch._C._cuda_jiterator_compile_and_launch_kernel = refuse
 
 
 def _announce_eager_compile(torch) -> None:

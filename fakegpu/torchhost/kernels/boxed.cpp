@@ -2,6 +2,7 @@
 
 #include "random.h"
 #include "runtime.h"
+#include "widen.h"
 
 namespace fakegpu::torchhost {
 namespace {
@@ -52,6 +53,7 @@ HostKernel::HostKernel(const c10::FunctionSchema& schema, c10::DispatchKey host_
 
 void HostKernel::inspect(const at::Tensor& tensor, bool index_list, Devices* seen) const {
   if (!tensor.defined()) return;
+  if (has_wider_type(tensor.scalar_type())) seen->narrow = true;
   if (tensor.is_cuda()) {
     if (!seen->cuda.has_value()) {
       seen->cuda = tensor.device();
@@ -142,6 +144,20 @@ void HostKernel::drain_source(const torch::jit::Stack& stack, size_t base, c10::
   if (from.is_cuda() && from.device() != device) drain_current_stream(from.device(), name_.c_str());
 }
 
+// Some CPU kernels lack types that CUDA kernels take; only the call itself tells.
+void HostKernel::run(const c10::OperatorHandle& op, bool narrow, size_t base, torch::jit::Stack* stack) {
+  c10::DispatchKeySet keys(host_key_);
+  if (!narrow) return op.redispatchBoxed(keys, stack);
+  std::vector<c10::IValue> arguments(stack->begin() + static_cast<int64_t>(base), stack->end());
+  try {
+    op.redispatchBoxed(keys, stack);
+  } catch (const c10::Error& error) {
+    if (!is_missing_type(error)) throw;
+    stack->resize(base);
+    run_widened(op, keys, arguments, stack);
+  }
+}
+
 void HostKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   size_t base = stack->size() - count_;
   Devices seen = inspect(*stack, base);
@@ -170,7 +186,7 @@ void HostKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet k
       swap.emplace(state);
     }
   }
-  op.redispatchBoxed(c10::DispatchKeySet(host_key_), stack);
+  run(op, seen.narrow, base, stack);
   swap.reset();
   call.leave();
   size_t first = stack->size() - returned_.size();

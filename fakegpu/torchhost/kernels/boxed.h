@@ -33,12 +33,14 @@ class HostKernel final : public c10::OperatorKernel {
   struct Devices {
     std::optional<c10::Device> cuda;
     bool refused = false;  // a mixture that mixing_ does not take
+    bool narrow = false;   // a type that some CPU kernels lack
   };
 
   void inspect(const at::Tensor& tensor, bool index_list, Devices* seen) const;
   Devices inspect(const torch::jit::Stack& stack, size_t base) const;
   void to_host(HostCall& call, c10::IValue& value, const Argument& argument) const;
   void to_cuda(HostCall& call, c10::IValue& value) const;
+  void run(const c10::OperatorHandle& op, bool narrow, size_t base, torch::jit::Stack* stack);
   bool copies_by_runtime(const torch::jit::Stack& stack, size_t base) const;
   void drain_source(const torch::jit::Stack& stack, size_t base, c10::Device device) const;
 

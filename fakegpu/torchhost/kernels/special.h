@@ -10,5 +10,8 @@ std::unique_ptr<torch::Library> install_special_kernels();
 
 void register_softmax(torch::Library& library);
 void register_attention(torch::Library& library);
+void register_cudnn(torch::Library& library);
+void register_norm(torch::Library& library);
+void register_rnn(torch::Library& library);
 
 }  // namespace fakegpu::torchhost
