@@ -63,7 +63,8 @@ def middle(rows: list[dict]) -> float:
 
 
 def print_tables(rows: list[dict]) -> None:
-    print(f"{'table':<42} {'collective':<15} {'all':>6} {'<64K':>6} {'..16M':>6} {'>16M':>6}   median absolute error, %")
+    print("median absolute error in percent, by size class")
+    print(f"{'table':<42} {'collective':<15} {'all':>6} {'<64K':>6} {'..16M':>6} {'>16M':>6}")
     for name in TABLES:
         for kind in dict.fromkeys(row["collective"] for row in rows if row["table"] == name):
             part = [row for row in rows if row["table"] == name and row["collective"] == kind]

@@ -142,8 +142,8 @@ def _print_failures(console, resilience: dict) -> None:
 
     for event in resilience["failure_events"]:
         where = f"rank {event['global_rank']}" if event["global_rank"] is not None else "no single rank"
-        line = f"failure {event['index']}: {event['source']}, {event['operation'] or '-'}, {where}: {event['error_detail']}"
-        console.print(Text(line, style="red"))
+        what = f"failure {event['index']}: {event['source']}, {event['operation'] or '-'}, {where}"
+        console.print(Text(f"{what}: {event['error_detail']}", style="red"))
     for event in resilience["recovery_events"]:
         console.print(f"recovery {event['index']}: communicator {event['new_comm_id']} of {event['surviving_ranks']}")
     if not resilience["failure_count"]:

@@ -64,4 +64,5 @@ def _node_pairs(first: dict[str, Any], second: dict[str, Any]) -> list[Row]:
 
 def _ranks(first: dict[str, Any], second: dict[str, Any]) -> list[Row]:
     waits = [{row["rank"]: row["wait_time_ms"] for row in document["ranks"]} for document in (first, second)]
-    return [(f"rank {rank}", waits[0].get(rank, 0.0), waits[1].get(rank, 0.0)) for rank in sorted({*waits[0], *waits[1]})]
+    ranks = sorted({*waits[0], *waits[1]})
+    return [(f"rank {rank}", waits[0].get(rank, 0.0), waits[1].get(rank, 0.0)) for rank in ranks]

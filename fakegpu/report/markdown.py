@@ -55,7 +55,7 @@ def _header(document: dict[str, Any]) -> str:
     cluster, resilience = document["cluster"], document["resilience"]
     rows = [
         ("Cluster", cluster["name"]),
-        ("Configuration", cluster["config_path"] or "none (the first world defines the cluster)"),
+        ("Configuration", cluster["config_path"] or "none (flags or the first world define the cluster)"),
         ("Mode", cluster["mode"]),
         ("World size", cluster["world_size"]),
         ("Nodes", cluster["node_count"]),
@@ -156,7 +156,8 @@ def _timeline(timeline: dict[str, Any]) -> str:
     rows = [
         (
             entry["index"], entry["comm_id"], entry["seqno"], entry["operation"], entry["data_type"],
-            entry["reduce_op"] or "", describe(entry["ranks"]), entry["buffer_transport"], entry["logical_payload_bytes"],
+            entry["reduce_op"] or "", describe(entry["ranks"]), entry["buffer_transport"],
+            entry["logical_payload_bytes"],
             entry["socket_request_payload_bytes"], entry["socket_response_payload_bytes"],
             _us(entry["rendezvous_wait_us"]), _us(entry["execution_time_us"]), _us(entry["modeled_time_us"]),
         )

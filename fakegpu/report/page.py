@@ -55,7 +55,9 @@ def render(document: dict[str, Any]) -> str:
 
 def _subtitle(document: dict[str, Any]) -> str:
     cluster = document["cluster"]
-    source = cluster["config_path"] or "cluster defined by the first world"
+    source = cluster["config_path"] or (
+        "cluster as configured" if cluster.get("configured") else "cluster defined by the first world"
+    )
     return (
         f"{cluster['node_count']} nodes, {cluster['world_size']} ranks, transport {cluster['coordinator_transport']}, "
         f"{source}. Modelled times come from the described cluster, not from a clock."
@@ -95,7 +97,7 @@ def _failures(resilience: dict[str, Any], notes: Sequence[dict[str, Any]]) -> st
             for event in resilience["failure_events"]
         )
         body = _table(head, rows, text=(1, 2, 6), wide=(7,))
-        parts.append(f'<section class="bad"><h2>{resilience["failure_count"]} failures</h2>{body}</section>')
+        parts.append(f'<section class="bad"><h2>Failures: {resilience["failure_count"]}</h2>{body}</section>')
     if resilience["recovery_events"]:
         head = ("#", "Parent", "New", "Excluded ranks", "Surviving ranks", "Time")
         rows = (

@@ -17,7 +17,7 @@ section.bad { border-color:var(--bad); background:var(--bad-back); } section.bad
 .tile b { display:block; font-size:20px; font-weight:600; } .tile span { color:var(--soft); font-size:12px; }
 .tile.bad { border-color:var(--bad); } .tile.bad b { color:var(--bad); }
 .scroll { overflow-x:auto; } table { border-collapse:collapse; width:100%; font-variant-numeric:tabular-nums; }
-th, td { text-align:right; padding:4px 10px; border-bottom:1px solid var(--line); white-space:nowrap; }
+th, td { text-align:right; padding:4px 8px; border-bottom:1px solid var(--line); white-space:nowrap; }
 th { color:var(--soft); font-weight:500; } th:first-child, td:first-child, td.text, th.text { text-align:left; }
 td.wide { white-space:normal; min-width:320px; text-align:left; overflow-wrap:anywhere; }
 .pair { display:grid; grid-template-columns:repeat(auto-fit, minmax(420px, 1fr)); gap:16px; }
@@ -61,12 +61,16 @@ function heatmap() {
   const cell = Math.max(1, Math.min(46, Math.floor(520 / n))), side = cell * n;
   const [element, context] = canvas('heat', gutter + side + 2, gutter + side + 2);
   const low = rgb(css('--low')), high = rgb(css('--high')), at = new Map();
-  let top = 1;
-  for (const [a, b, size] of data.links) { at.set(a * n + b, size); top = Math.max(top, size); }
+  let top = 1, least = Infinity;
+  for (const [a, b, size] of data.links) {
+    at.set(a * n + b, size);
+    if (size) { top = Math.max(top, size); least = Math.min(least, size); }
+  }
+  const span = Math.log(top / least) || 1;
   context.fillStyle = css('--empty'); context.fillRect(gutter, gutter, side, side);
   for (const [a, b, size] of data.links) {
     if (!size) continue;
-    context.fillStyle = mix(low, high, Math.log1p(size) / Math.log1p(top));
+    context.fillStyle = mix(low, high, 0.15 + 0.85 * (top > least ? Math.log(size / least) / span : 1));
     context.fillRect(gutter + b * cell, gutter + a * cell, cell > 3 ? cell - 1 : cell, cell > 3 ? cell - 1 : cell);
   }
   context.fillStyle = css('--soft'); context.font = '11px system-ui'; context.textBaseline = 'middle';
