@@ -38,8 +38,8 @@ ncclResult_t fg_nccl_new(const char *call, const ncclConfig_t *given, ncclComm_t
     if (!comm || !profile) {
         free(comm);
         return profile ? fg_nccl_error(FG_OUT_OF_MEMORY, "%s: no memory for a communicator", call)
-                       : fg_nccl_error(FG_UNHANDLED_CUDA, "%s: device %d, expected 0 to %d", call, device,
-                                       fg_rt_device_count() - 1);
+                       : fg_nccl_error(FG_UNHANDLED_CUDA, "%s: no CUDA device %d, %d are visible (FAKEGPU_DEVICE_COUNT, "
+                                       "CUDA_VISIBLE_DEVICES)", call, device, fg_rt_device_count());
     }
     comm->magic = FG_COMM_MAGIC_BEGIN;
     comm->magic_end = FG_COMM_MAGIC_END;
