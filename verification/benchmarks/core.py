@@ -72,7 +72,8 @@ def frames(repeat: int) -> list[str]:
     slow = []
     for name, call in calls.items():
         number = 20_000
-        micros = statistics.median(timeit.repeat(call, timer=time.process_time, number=number, repeat=repeat)) / number * 1e6
+        seconds = timeit.repeat(call, timer=time.process_time, number=number, repeat=repeat)
+        micros = statistics.median(seconds) / number * 1e6
         print(f"{name:20} {micros:8.2f} us")
         if micros > 2 * BOUNDS_US.get(name, float("inf")):
             slow.append(f"{name}: found {micros:.2f} us, expected at most {BOUNDS_US[name]} us")
