@@ -54,7 +54,8 @@ FG_RT_API uint32_t fg_rt_stream_flags(const fg_stream_t *stream);
 FG_RT_API int fg_rt_stream_priority(const fg_stream_t *stream);
 FG_RT_API uint64_t fg_rt_stream_id(const fg_stream_t *stream);
 FG_RT_API int fg_rt_device_sync(int device); /* every stream of the device */
-FG_RT_API bool fg_rt_stream_idle(fg_stream_t *stream); /* an item given now would run at once */
+/* at once, or FG_IN_PROGRESS and nothing done when it would have to queue */
+FG_RT_API int fg_rt_stream_try(fg_stream_t *stream, fg_job_fn fn, void *arg);
 FG_RT_API bool fg_rt_in_job(void); /* the calling thread runs a stream's item */
 
 /* ---- event.c ---- */
@@ -71,6 +72,45 @@ FG_RT_API int fg_rt_event_query(fg_event_t *event);
 FG_RT_API int fg_rt_event_sync(fg_event_t *event);
 FG_RT_API int fg_rt_event_elapsed(fg_event_t *start, fg_event_t *end, float *milliseconds);
 FG_RT_API int fg_rt_event_device(const fg_event_t *event);
+
+/* ---- copy.c: copies and fills in stream order; pitches are ignored where height and depth are 1 ---- */
+typedef struct fg_copy {
+    void *dst;
+    const void *src;
+    uint64_t width, height, depth; /* bytes, rows, slices */
+    uint64_t dst_pitch, src_pitch, dst_slice, src_slice;
+} fg_copy_t;
+typedef struct fg_fill {
+    void *dst;
+    uint64_t width, height, depth; /* elements, rows, slices */
+    uint64_t pitch, slice;         /* bytes */
+    uint32_t value, element_bytes; /* 1, 2 or 4 */
+} fg_fill_t;
+/* kind: cudaMemcpyKind; async: return as soon as CUDA may (a pageable source has been read by then) */
+FG_RT_API int fg_rt_copy(const char *api, fg_stream_t *stream, const fg_copy_t *copy, int kind, bool async);
+FG_RT_API int fg_rt_fill(const char *api, fg_stream_t *stream, const fg_fill_t *fill, bool async);
+
+/* ---- graph.c ---- */
+FG_RT_API bool fg_rt_stream_capturing(const fg_stream_t *stream);
+
+/* ---- kernel.c ---- */
+FG_RT_API int fg_rt_kernel_add(const void *host_function, const char *name); /* name stays valid */
+FG_RT_API const char *fg_rt_kernel_name(const void *host_function); /* NULL = not registered */
+FG_RT_API int fg_rt_kernel_launch(const fg_launch_t *launch); /* FG_CUDA(98) and its name when nobody registered for it */
+
+/* ---- pool.c ---- */
+typedef struct fg_pool fg_pool_t;
+#define FG_POOL_ATTRIBUTES 9
+FG_RT_API int fg_rt_pool_create(int device, fg_pool_t **out);
+FG_RT_API int fg_rt_pool_destroy(fg_pool_t *pool);
+FG_RT_API int fg_rt_pool_check(const void *handle);
+FG_RT_API int fg_rt_pool_default(int device, fg_pool_t **out);
+FG_RT_API int fg_rt_pool_get(int device, fg_pool_t **out);
+FG_RT_API int fg_rt_pool_set(int device, fg_pool_t *pool);
+FG_RT_API int fg_rt_pool_device(const fg_pool_t *pool);
+FG_RT_API int fg_rt_pool_alloc(fg_pool_t *pool, uint64_t bytes, void **out);
+FG_RT_API int fg_rt_pool_free(void *pointer, fg_stream_t *stream); /* in stream order; any device allocation */
+FG_RT_API int fg_rt_pool_attribute(fg_pool_t *pool, int attribute, bool set, void *value);
 
 #ifdef __cplusplus
 }

@@ -109,6 +109,20 @@ FG_RT_API void fg_rt_cuda_mark_used(void);
 FG_RT_API void fg_rt_host_operator(const char *name);
 FG_RT_API const char *fg_rt_host_operator_current(void); /* most recent of any thread that blocks in a drain; "" = none */
 
+/* ---- kernel.c: what runs in place of a kernel nobody can execute here ---- */
+typedef struct fg_launch {
+    const char *kernel; /* mangled name */
+    unsigned grid[3], block[3];
+    size_t shared_bytes;
+    void **args; /* valid during the call only */
+    fg_stream_t *stream;
+    int device;
+} fg_launch_t;
+/* Called on the launching thread; puts its work on launch->stream (fg_rt_stream_run or _enqueue) itself. */
+typedef int (*fg_kernel_fn)(const fg_launch_t *launch, void *context);
+/* pattern: a mangled name, * and ? as in file names; a later registration wins */
+FG_RT_API int fg_rt_register_kernel(const char *pattern, fg_kernel_fn fn, void *context);
+
 /* ---- fork.c ---- */
 FG_RT_API bool fg_rt_forked(void); /* this process is a child of one that had initialised: everything is refused */
 

@@ -171,16 +171,15 @@ int fg_rt_stream_enqueue(fg_stream_t *stream, fg_job_fn fn, void *arg) {
     return status;
 }
 
-int fg_rt_stream_run(fg_stream_t *stream, fg_job_fn fn, void *arg) {
+int fg_rt_stream_try(fg_stream_t *stream, fg_job_fn fn, void *arg) {
     int status = fg_fork_check();
     if (status)
         return status;
     fg_streams_lock();
     fg_stream_order(stream);
     if (stream->finished != stream->issued) {
-        status = fg_stream_push(stream, fn, arg);
         fg_streams_unlock();
-        return status;
+        return FG_IN_PROGRESS;
     }
     stream->issued++;
     fg_stream_hold(stream);
@@ -194,6 +193,11 @@ int fg_rt_stream_run(fg_stream_t *stream, fg_job_fn fn, void *arg) {
     return FG_OK;
 }
 
+int fg_rt_stream_run(fg_stream_t *stream, fg_job_fn fn, void *arg) {
+    int status = fg_rt_stream_try(stream, fn, arg);
+    return status == FG_IN_PROGRESS ? fg_rt_stream_enqueue(stream, fn, arg) : status;
+}
+
 int fg_rt_stream_join(fg_stream_t *waiter, fg_stream_t *other) {
     fg_streams_lock();
     fg_stream_order(other);
@@ -201,10 +205,6 @@ int fg_rt_stream_join(fg_stream_t *waiter, fg_stream_t *other) {
     int status = fg_stream_push_wait(waiter, other, other->issued);
     fg_streams_unlock();
     return status;
-}
-
-bool fg_rt_stream_idle(fg_stream_t *stream) {
-    return fg_rt_stream_query(stream) == FG_OK;
 }
 
 /* lock held; the stream after `id` in order of descending age that `stream` (NULL: all) has to wait for */
