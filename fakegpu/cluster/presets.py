@@ -103,7 +103,7 @@ def resolve(name: str, nodes: int | None = None, gpus_per_node: int | None = Non
     from fakegpu.cluster import load
 
     if name in table():
-        return get(name).build(nodes or 1, gpus_per_node)
+        return get(name).build(1 if nodes is None else nodes, gpus_per_node)
     if not Path(name).exists():
         get(name)
     spec = load(name)

@@ -66,11 +66,11 @@ function heatmap() {
     at.set(a * n + b, size);
     if (size) { top = Math.max(top, size); least = Math.min(least, size); }
   }
-  const span = Math.log(top / least) || 1;
+  const span = Math.max(Math.log(top / least), Math.log(1024)) || 1;  // near-equal pairs look equal
   context.fillStyle = css('--empty'); context.fillRect(gutter, gutter, side, side);
   for (const [a, b, size] of data.links) {
     if (!size) continue;
-    context.fillStyle = mix(low, high, 0.15 + 0.85 * (top > least ? Math.log(size / least) / span : 1));
+    context.fillStyle = mix(low, high, 1 - 0.85 * Math.log(top / size) / span);
     context.fillRect(gutter + b * cell, gutter + a * cell, cell > 3 ? cell - 1 : cell, cell > 3 ? cell - 1 : cell);
   }
   context.fillStyle = css('--soft'); context.font = '11px system-ui'; context.textBaseline = 'middle';
