@@ -30,6 +30,11 @@ SUITES: dict[str, tuple[str, list[list[str]]]] = {
     "contract": ("headers, schemas, layers, generated tables", [pytest("test/contract")]),
     "torch": ("torch on fake GPUs", [pytest("test/torch")]),
     "tcp_bandwidth": ("the seed's TCP bandwidth check", [script("verification/test_tcp_bandwidth.py")]),
+    "timing": ("the time model against published tables", [script("verification/test_time_model.py")]),
+    "report": ("cluster files and reports, the seed's checks",
+               [script(f"verification/test_{name}.py")
+                for name in ("cluster_config_valid", "cluster_config_invalid", "topology_model", "node_pair_report",
+                             "communication_accounting", "cluster_report_retention")]),
     "torch-distributed": ("PyTorch's own in-wheel DistributedTest, world sizes 2 and 4 (long)",
                           [script("test/torch_distributed/run.py")]),
     "sanitize": ("core and native tests under address and undefined-behaviour sanitizers (long)",
