@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import os
+import threading
 import time
 
 import numpy as np
 
-from fakegpu.nccl_ctypes import Comm, Nccl
+from fakegpu.nccl_ctypes import IN_PROGRESS, Comm, Config, Nccl, UniqueId, library_path
 
 
 class Context:
@@ -255,3 +257,244 @@ def init_all(ctx: Context, ndev: int) -> list[float]:
     for comm in comms:
         comm.destroy()
     return [float(value[0]) for value in values]
+
+
+def raise_last(ctx: Context, name: str = "world") -> tuple[int, str]:
+    """The communicator's asynchronous error and its text."""
+    comm = ctx.comms[name]
+    return comm.async_error(), comm.last_error()
+
+
+def abort(ctx: Context, name: str = "world") -> float:
+    started = time.perf_counter()
+    ctx.comms.pop(name).abort()
+    return time.perf_counter() - started
+
+
+def submit(ctx: Context, kinds: list[tuple[str, int]]) -> None:
+    """This rank's (kind, count) of a collective that need not be the others'."""
+    kind, count = kinds[ctx.rank]
+    send, out = np.zeros(count * ctx.nranks, np.float32), np.zeros(count * ctx.nranks, np.float32)
+    call(ctx.comm, kind, send, out, 7, 0, 0, count)
+
+
+def submit_with(ctx: Context, dtypes: list[int], ops: list[int], roots: list[int] | None) -> None:
+    send, out = np.zeros(64, np.uint8), np.zeros(64, np.uint8)
+    kind = "reduce" if roots else "all_reduce"
+    call(ctx.comm, kind, send, out, dtypes[ctx.rank], ops[ctx.rank], roots[ctx.rank] if roots else 0, 4)
+
+
+def skip_last_rank(ctx: Context) -> None:
+    if ctx.rank != ctx.nranks - 1:
+        value = np.zeros(4, np.float32)
+        ctx.comm.all_reduce(value, value)
+
+
+def exit_now(ctx: Context) -> None:
+    """Die as kill -9 would have it: no BYE, no destroy."""
+    os._exit(9)
+
+
+def abort_from_another_thread(ctx: Context) -> tuple[float, int]:
+    """One thread waits in an operation whose peer never comes; another aborts."""
+    value, results, handle = np.zeros(4, np.float32), [], ctx.comm.handle
+    raw = ctx.nccl.raw
+
+    def wait() -> None:
+        results.append(raw.ncclAllReduce(value.ctypes.data, value.ctypes.data, 4, 7, 0, handle, None))
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    time.sleep(0.05)  # the operation is on its way; aborting before it would be right as well
+    seconds = abort(ctx)
+    thread.join(20)
+    return seconds, results[0] if results else -1
+
+
+def large_exchange(ctx: Context, count: int, grouped: bool) -> bool:
+    """Both sides send, then receive."""
+    peer = 1 - ctx.rank
+    send, out = np.full(count, ctx.rank, np.float32), np.zeros(count, np.float32)
+    if grouped:
+        ctx.nccl.ncclGroupStart()
+    ctx.comm.send(send, peer)
+    ctx.comm.recv(out, peer)
+    if grouped:
+        ctx.nccl.ncclGroupEnd()
+    return bool((out == peer).all())
+
+
+def uneven_pair(ctx: Context) -> None:
+    """Rank 0 sends two elements, rank 1 expects three."""
+    if ctx.rank == 0:
+        ctx.comm.send(np.zeros(2, np.float32), 1)
+        ctx.comm.recv(np.zeros(2, np.float32), 1)
+    else:
+        ctx.comm.recv(np.zeros(3, np.float32), 0)
+        ctx.comm.send(np.zeros(2, np.float32), 0)
+
+
+def opposite_communicators(ctx: Context) -> None:
+    """Two communicators used in opposite order."""
+    other = ctx.comms["other"] = ctx.comm.split(0, ctx.rank)
+    value = np.zeros(4, np.float32)
+    for comm in (ctx.comm, other) if ctx.rank == 0 else (other, ctx.comm):
+        comm.all_reduce(value, value)
+
+
+def split(ctx: Context, colors: list[int], keys: list[int]):
+    made = ctx.comm.split(colors[ctx.rank], keys[ctx.rank])
+    if made is None:
+        return None
+    value = np.array([ctx.rank], np.int64)
+    made.all_reduce(value, value)
+    answer = made.nranks, made.rank, int(value[0])
+    made.destroy()
+    return answer
+
+
+def split_some(ctx: Context, callers: list[int]) -> None:
+    if ctx.rank in callers:
+        ctx.comm.split(0, ctx.rank)
+
+
+def shrink(ctx: Context, exclude: list[int], abort_first: bool):
+    if ctx.rank in exclude:
+        return None
+    made = ctx.comm.shrink(exclude, abort_first)
+    value = np.array([ctx.rank + 1], np.int64)
+    made.all_reduce(value, value)
+    answer = made.nranks, made.rank, int(value[0])
+    made.destroy()
+    return answer
+
+
+def revoke_then_split(ctx: Context) -> tuple[int, int, int]:
+    ctx.nccl.ncclCommRevoke(ctx.comm.handle, 0)
+    error = ctx.comm.async_error()
+    value = np.array([1.0], np.float32)
+    refused = ctx.nccl.raw.ncclAllReduce(value.ctypes.data, value.ctypes.data, 1, 7, 0, ctx.comm.handle, None)
+    made = ctx.comm.split(0, ctx.rank)
+    made.all_reduce(value, value)
+    made.destroy()
+    return error, refused, int(value[0])
+
+
+def nonblocking_init(ctx: Context, uid: bytes):
+    """What early use, polling and a collective afterwards answer."""
+    raw, handle, state = ctx.nccl.raw, ctypes.c_void_p(), ctypes.c_int()
+    first = raw.ncclCommInitRankConfig(ctypes.byref(handle), ctx.nranks, UniqueId.from_bytes(uid), ctx.rank,
+                                       ctypes.byref(Config(blocking=0)))  # fmt: skip
+    value, early = np.array([1.0], np.float32), None
+    address = value.ctypes.data
+    raw.ncclCommGetAsyncError(handle, ctypes.byref(state))
+    if state.value == IN_PROGRESS:
+        early = raw.ncclAllReduce(address, address, 1, 7, 0, handle, None)
+    limit = time.monotonic() + 20
+    while state.value == IN_PROGRESS and time.monotonic() < limit:
+        raw.ncclCommGetAsyncError(handle, ctypes.byref(state))
+    comm = ctx.comms["nonblocking"] = Comm(ctx.nccl, handle.value, ctx.nranks, ctx.rank)
+    comm.all_reduce(value, value)
+    return first, early, state.value, float(value[0])
+
+
+def nonblocking_init_alone(ctx: Context, uid: bytes):
+    """The peer never comes: early use is refused, then polling ends in the error."""
+    raw, handle, state = ctx.nccl.raw, ctypes.c_void_p(), ctypes.c_int(IN_PROGRESS)
+    config = Config(blocking=0)
+    first = raw.ncclCommInitRankConfig(ctypes.byref(handle), 2, UniqueId.from_bytes(uid), 0, ctypes.byref(config))
+    value = np.zeros(1, np.float32)
+    early = raw.ncclAllReduce(value.ctypes.data, value.ctypes.data, 1, 7, 0, handle, None)
+    early_text = ctx.nccl.last_error()
+    limit = time.monotonic() + 20
+    while state.value == IN_PROGRESS and time.monotonic() < limit:
+        raw.ncclCommGetAsyncError(handle, ctypes.byref(state))
+    text = ctx.nccl.last_error(handle.value)
+    raw.ncclCommAbort(handle)
+    return first, early, early_text, state.value, text
+
+
+def finalize_and_destroy(ctx: Context) -> tuple[int, int]:
+    ctx.comm.finalize()
+    value = np.zeros(1, np.float32)
+    used = ctx.nccl.raw.ncclAllReduce(value.ctypes.data, value.ctypes.data, 1, 7, 0, ctx.comm.handle, None)
+    error = ctx.comm.async_error()
+    destroy(ctx)
+    return used, error
+
+
+def forked_child(ctx: Context) -> tuple[int, str]:
+    """What a child forked after init gets, and that the parent goes on."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            value = np.zeros(1, np.float32)
+            result = ctx.nccl.raw.ncclAllReduce(value.ctypes.data, value.ctypes.data, 1, 7, 0, ctx.comm.handle, None)
+            os.write(writing, f"{result}:{ctx.nccl.last_error()}".encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        result, text = pipe.read().decode().split(":", 1)
+    os.waitpid(child, 0)
+    value = np.ones(1, np.float32)
+    ctx.comm.all_reduce(value, value)
+    assert value[0] == ctx.nranks
+    return int(result), text
+
+
+def raw_call(ctx: Context, name: str, *arguments) -> tuple[int, str]:
+    """A call with plain numbers; "comm" stands for the handle, "buffer" for an address with room for 4 KiB."""
+    room = np.zeros(4096, np.uint8)
+    special = {"comm": ctx.comm.handle, "buffer": room.ctypes.data, "buffer+4": room.ctypes.data + 4}
+    given = [special.get(a, a) if isinstance(a, str) else a for a in arguments]
+    return getattr(ctx.nccl.raw, name)(*given), ctx.nccl.last_error()
+
+
+def premul_from_device(ctx: Context) -> float:
+    """The scalar lies in device memory and changes after the operator was made."""
+    buffers = Buffers(ctx, True)
+    scalar = buffers.array(4, np.dtype("f4"))
+    scalar[0] = 100
+    op = ctx.comm.premul_sum(scalar, 7, on_device=scalar.ctypes.data)
+    scalar[0] = ctx.rank + 2
+    value = np.array([10.0], np.float32)
+    ctx.comm.all_reduce(value, value, op)
+    ctx.nccl.ncclRedOpDestroy(op, ctx.comm.handle)
+    buffers.free()
+    return float(value[0])
+
+
+def describe(ctx: Context) -> dict:
+    """Facts of the communicator through the small calls."""
+    device, stats, handle, room = ctypes.c_int(), ctypes.c_uint64(), ctypes.c_void_p(), np.zeros(64)
+    ctx.nccl.ncclCommCuDevice(ctx.comm.handle, ctypes.byref(device))
+    ctx.nccl.ncclCommMemStats(ctx.comm.handle, 3, ctypes.byref(stats))
+    ctx.nccl.ncclCommRegister(ctx.comm.handle, room.ctypes.data, room.nbytes, ctypes.byref(handle))
+    ctx.nccl.ncclCommDeregister(ctx.comm.handle, handle)
+    again = ctx.nccl.raw.ncclCommDeregister(ctx.comm.handle, handle)
+    return {"device": device.value, "bytes": stats.value, "registered": bool(handle.value), "again": again,
+            "error_string": ctx.nccl.raw.ncclGetErrorString(4).decode()}
+
+
+def held_gil(ctx: Context) -> bool:
+    """The library called with the GIL held: waiting must let other Python threads run."""
+    held = ctypes.PyDLL(str(library_path()))
+    value = np.full(4, 1.0, np.float32)
+    if ctx.rank == 0:
+        time.sleep(0.2)  # the peers wait inside a call that holds the GIL
+    ticks, stop = [0], threading.Event()
+
+    def tick() -> None:
+        while not stop.wait(0.01):
+            ticks[0] += 1
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    count, handle = ctypes.c_size_t(4), ctypes.c_void_p(ctx.comm.handle)
+    address = ctypes.c_void_p(value.ctypes.data)
+    result = held.ncclAllReduce(address, address, count, 7, 0, handle, None)
+    stop.set()
+    thread.join()
+    return result == 0 and bool((value == ctx.nranks).all()) and (ctx.rank == 0 or ticks[0] > 2)

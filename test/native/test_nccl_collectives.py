@@ -15,7 +15,7 @@ SMALL_CHUNK = {"chunk_bytes": 256}  # many rounds with few bytes
 
 
 def make_world(nranks: int, transport: str, **settings_) -> World:
-    world = World(nranks, transport, FAKEGPU_PROFILE="h100", **settings_)
+    world = World(nranks, transport, **{"FAKEGPU_PROFILE": "h100", **settings_})
     try:
         uid = world.finish(world.start(bodies.unique_id, ranks=[0]))[0]
         assert world.run(bodies.init, uid) == [(nranks, rank) for rank in range(nranks)]
