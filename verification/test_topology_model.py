@@ -100,7 +100,8 @@ def bandwidth_of_the_narrowest_link() -> dict:
     expect(1.8 < time(nics=4) / base < 2.05, "half the NICs, twice the time")
     expect(1.8 < time(oversubscription=2) / base < 2.05, "oversubscription 2, twice the time")
     levels = (cluster.SwitchLevel(2, 3.0), cluster.SwitchLevel(4, 7.0))
-    expect(2.7 < time(switches=levels) / base < 3.05, "uplinks of the lower switches count, those of the upper one are not crossed")
+    text = "uplinks of the lower switches count, those of the upper one are not crossed"
+    expect(2.7 < time(switches=levels) / base < 3.05, text)
     pair = Operation("all_to_all", tuple(range(16)), 8 * MIB, 4)
     inside = TimeModel(attrs.evolve(spec, inter_node=attrs.evolve(spec.inter_node, switches=levels))).estimate(pair)
     equal("nothing leaves the lower switch", inside.time_us, TimeModel(spec).estimate(pair).time_us)

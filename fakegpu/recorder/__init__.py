@@ -23,7 +23,9 @@ from fakegpu.recorder.events import (
     RankRecord,
     RecoveryEvent,
 )
+from fakegpu.recorder.simulate import simulate
 from fakegpu.recorder.snapshot import Snapshot
+from fakegpu.timing import TimeModel
 from fakegpu.timing.restrict import Restriction
 from fakegpu.timing.shapes import logical_payload_bytes
 
@@ -68,6 +70,7 @@ class Recorder:
             restriction = Restriction.parse(*settings.nccl_restriction())
         self._accounting = Accounting(restriction)
         self._ranks: dict[int, RankRecord] = {}
+        self._derived: ClusterSpec | None = None  # cluster that the ranks seen define
         self._communicators: dict[int, CommunicatorRecord] = {}
         self._failures: deque[FailureEvent] = deque(maxlen=_MAX_EVENTS)
         self._recoveries: deque[RecoveryEvent] = deque(maxlen=_MAX_EVENTS)
@@ -78,6 +81,7 @@ class Recorder:
         """A rank said hello; a later call for the same rank (a restart) replaces where it runs."""
         record = self._rank(global_rank)
         record.host, record.pid, record.node, record.device = host, pid, node, device
+        self._derived = None
 
     def communicator_created(
         self, comm_id: int, name: str, global_ranks: Sequence[int], parent: int | None = None
@@ -94,6 +98,8 @@ class Recorder:
             if len(self._buckets) >= _MAX_BUCKETS:
                 self._fold()
             bucket = self._buckets[key] = Bucket(event)
+            for rank in event.ranks:
+                self._rank(rank)
         bucket.calls += 1
         bucket.execution_time_us += event.execution_time_us
         bucket.rendezvous_wait_us += event.rendezvous_wait_us
@@ -122,6 +128,23 @@ class Recorder:
     def note(self, text: str, global_rank: int | None = None, status: int = 0) -> None:
         self._notes.append(Note(text, global_rank, status))
 
+    def model(self) -> TimeModel:
+        """The time model of the cluster as it is known now."""
+        return self._accounting.use(self._effective_cluster())
+
+    def modeled_time_us(self, event: OperationEvent) -> float:
+        """Modelled time of one operation; remembered, so that pacing can ask for each."""
+        self.model()
+        return self._accounting.plan(event).estimate.time_us
+
+    def ranks_of(self, comm_id: int) -> tuple[int, ...]:
+        """Global ranks of a communicator, in its order; KeyError for an unknown one."""
+        return self._communicators[comm_id].ranks
+
+    def simulate(self, request: dict) -> dict:
+        """Answer of a QUERY that asks for a group's modelled time (see simulate.py)."""
+        return simulate(self, request)
+
     def snapshot(self) -> Snapshot:
         """Everything so far, with links and modelled times worked out. Cheap when little happened since the last."""
         cluster = self._effective_cluster()
@@ -147,6 +170,7 @@ class Recorder:
         record = self._ranks.get(rank)
         if record is None:
             record = self._ranks[rank] = RankRecord(rank)
+            self._derived = None
         return record
 
     def _fold(self, cluster: ClusterSpec | None = None) -> None:
@@ -162,8 +186,8 @@ class Recorder:
         """The cluster file's, or one that the ranks seen so far define."""
         if self.cluster is not None:
             return self.cluster
-        top = max(self._ranks, default=0)
-        for bucket in self._buckets.values():
-            top = max(top, *bucket.event.ranks)
-        nodes = [self._ranks[r].node if r in self._ranks else -1 for r in range(top + 1)]
-        return ClusterSpec.from_placement(nodes)
+        if self._derived is None:
+            top = max(self._ranks, default=0)
+            nodes = [self._ranks[r].node if r in self._ranks else -1 for r in range(top + 1)]
+            self._derived = ClusterSpec.from_placement(nodes)
+        return self._derived

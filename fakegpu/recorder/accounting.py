@@ -101,12 +101,13 @@ class Accounting:
         self._model: TimeModel | None = None
         self._plans: dict[tuple, Plan] = {}
 
-    def use(self, cluster: ClusterSpec) -> None:
-        """Set the cluster that later operations are modelled on."""
-        if cluster != self._cluster:
+    def use(self, cluster: ClusterSpec) -> TimeModel:
+        """Set the cluster that later operations are modelled on; its model."""
+        if cluster is not self._cluster and cluster != self._cluster:
             self._cluster = cluster
             self._model = TimeModel(cluster, self._restriction)
             self._plans.clear()
+        return self._model
 
     def add(
         self,
@@ -141,9 +142,6 @@ class Accounting:
                 self._plans.clear()
             plan = self._plans[key] = self._make_plan(event)
         return plan
-
-    def modeled_time_us(self, event: OperationEvent) -> float:
-        return self.plan(event).estimate.time_us
 
     def _make_plan(self, event: OperationEvent) -> Plan:
         operation = Operation(

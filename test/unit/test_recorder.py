@@ -91,3 +91,29 @@ def test_operation_is_cheap_enough_for_the_coordinator():
             recorder.operation(one)
         best = min(best, (time.perf_counter() - start) / 2000)
     assert best < 5e-6, f"{best * 1e6:.1f} us"
+
+
+def simulated(recorder, *operations):
+    keys = ("comm", "rank", "kind", "root", "count")
+    rows = [dict(zip(keys, row, strict=True), dtype=7, redop=0) for row in operations]
+    return recorder.simulate({"query": "simulate", "operations": rows})["time_us"]
+
+
+def test_a_group_is_simulated_on_the_cluster():
+    recorder = Recorder(ClusterSpec.default(2, 2, "h100"))
+    recorder.communicator_created(5, "half", (2, 1))
+    recorder.communicator_created(6, "same node", (2, 3))
+    send, recv, all_reduce = 8, 9, 0
+    across = simulated(recorder, (5, 0, send, 1, 1 << 20))
+    assert simulated(recorder, (5, 1, recv, 0, 1 << 20)) == across
+    assert 0 < simulated(recorder, (6, 0, send, 1, 1 << 20)) < across
+    assert simulated(recorder, (6, 0, all_reduce, -1, 1 << 20)) > 0
+    assert simulated(recorder) == 0
+
+
+@pytest.mark.parametrize("row", [(9, 0, 0, -1, 1), (5, 0, 99, -1, 1), (5, 0, 8, 7, 1), (5, 0, 0, -1, -1)], ids=str)
+def test_a_group_that_cannot_be_simulated_is_refused_by_name(row):
+    recorder = Recorder(ClusterSpec.default(2, 2, "h100"))
+    recorder.communicator_created(5, "half", (2, 1))
+    with pytest.raises(ValueError, match=r"operations\[0\]"):
+        simulated(recorder, row)
