@@ -14,7 +14,7 @@ from fakegpu.cli._parser import Parser
 
 SCRIPT = Path(__file__).resolve().parent / "_demo_train.py"
 TOLERANCE = 1e-5  # 40 steps of float32 SGD whose gradients are summed in another order
-REPORT_LINES = 40
+REPORT_LINES = 28
 GPUS, NODES = 4, 2
 
 

@@ -6,6 +6,7 @@ nothing worth keeping is in it. Called by `fgpu`, `fgpu doctor`, `fgpu bandwidth
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import tempfile
@@ -15,8 +16,8 @@ import attrs
 
 from fakegpu.cluster import ClusterSpec, load
 from fakegpu.communicator import Communicator
-from fakegpu.coordinator import Hooks
 from fakegpu.errors import SettingsError
+from fakegpu.peers import Hooks
 from fakegpu.server import Coordinator
 from fakegpu.settings import BY_FIELD, Address, Settings
 
@@ -129,6 +130,7 @@ class PrivateCoordinator:
     def start(self) -> None:
         """Listen; a FakeGPUError leaves nothing behind."""
         asked = self._asked
+        logging.getLogger("fakegpu").addHandler(logging.NullHandler())  # `stop` hands failures over, in order
         options = coordinator_options(asked)
         self._folder = tempfile.mkdtemp(prefix="fakegpu-")  # 0700
         options.setdefault("report", str(Path(self._folder) / "report.json"))

@@ -139,12 +139,21 @@ def main() -> int:
         for size in job.sizes:
             print(json.dumps(run_size(job, comm, size)), flush=True)
         comm.destroy()
-    except (NcclError, Different) as error:
-        print(json.dumps({"error": str(error), "init": comm is None}), flush=True)
+    except Different as error:
+        # every rank finds the same; an abort would reach the others before their last bytes
+        comm.destroy()
+        return failed(error)
+    except NcclError as error:
         if comm is not None:
             comm.abort()
-        return 1
+        return failed(error)
     return 0
+
+
+def failed(error: Exception) -> int:
+    """Tell the launcher."""
+    print(json.dumps({"error": str(error)}), flush=True)
+    return 1
 
 
 if __name__ == "__main__":
