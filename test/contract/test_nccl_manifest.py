@@ -95,14 +95,16 @@ def probe(folder: Path, header: str, includes: list[Path]) -> str:
     program = source.with_suffix("")
     flags = [f"-I{path}" for path in includes]
     made = subprocess.run(["gcc", "-w", *flags, source, "-o", program], capture_output=True, text=True, check=False)
-    if made.returncode:
-        pytest.skip(f"{header} does not compile here: {made.stderr.splitlines()[0]}")
+    assert made.returncode == 0, made.stderr
     return subprocess.run([program], capture_output=True, text=True, check=True).stdout
 
 
 @pytest.mark.skipif(not shutil.which("gcc"), reason="no gcc")
 def test_the_declarations_agree_with_nccls_header(tmp_path):
     folder = wheel()
-    cuda = sorted(folder.parent.glob("cu*/include")) + sorted(folder.parent.glob("cuda_runtime/include"))
+    cuda = tmp_path / "cuda"  # all that NCCL's header takes from CUDA's
+    cuda.mkdir()
+    (cuda / "cuda_runtime.h").write_text("#include <stdbool.h>\ntypedef void *cudaStream_t;\n")
+    (cuda / "cuda_fp16.h").write_text("")
     ours = probe(tmp_path, "nccl_abi.h", [ROOT / "interposer" / "abi"])
-    assert ours == probe(tmp_path, "nccl.h", [folder / "include", *cuda])
+    assert ours == probe(tmp_path, "nccl.h", [folder / "include", cuda])
