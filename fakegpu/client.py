@@ -244,7 +244,7 @@ class Client:
                     busy.add(task.comm)
             left = self._retire(left)
             with self._changed:
-                self._check(tasks)
+                self._check(left)
                 if left and not any(self._can_go_on(task, window, busy) for task in left):
                     self._changed.wait()
 

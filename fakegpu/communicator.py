@@ -348,6 +348,11 @@ class Communicator:
                 if not (half.op.kind == _SEND and half.op.flags & OP_EAGER):
                     yield ranks[half.rank], ranks[half.op.root], f"{operation_name(half.op)} of {self.title}"
 
+    @property
+    def waiting(self) -> int:
+        """Submissions that wait for another rank."""
+        return sum(i.nranks - i.missing for i in self._pending.values()) + sum(map(len, self._halves.values()))
+
     # ---- names ----
 
     def handle(self, rank: int) -> int:

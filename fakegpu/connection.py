@@ -15,8 +15,9 @@ from collections import deque
 from collections.abc import Callable
 
 from fakegpu._core import wire
-from fakegpu.coordinator import Process, Registry
+from fakegpu.coordinator import Registry
 from fakegpu.errors import Status, StatusError, error_for
+from fakegpu.peers import Process
 
 _HEADER = wire.HEADER_BYTES
 _DATA = wire.T_DATA

@@ -97,6 +97,11 @@ SIZES = (1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1)  # indexed by DType
 _NUMPY = ("i1", "u1", "<i4", "<u4", "<i8", "<u8", "<f2", "<f4", "<f8", "<u2", "u1", "u1")  # by DType
 _FROM_NUMPY = {"|i1": 0, "|u1": 1, "<i4": 2, "<u4": 3, "<i8": 4, "<u8": 5, "<f2": 6, "<f4": 7, "<f8": 8}
 
+# labels by number, for hot paths
+KIND_LABELS = tuple(kind.label for kind in Kind)
+DTYPE_LABELS = tuple(dtype.label for dtype in DType)
+REDOP_LABELS = tuple(op.label for op in ReduceOp)
+
 ROOTED = frozenset((Kind.REDUCE, Kind.BROADCAST, Kind.GATHER, Kind.SCATTER))
 REDUCING = frozenset((Kind.ALL_REDUCE, Kind.REDUCE, Kind.REDUCE_SCATTER))
 POINT_TO_POINT = frozenset((Kind.SEND, Kind.RECV))

@@ -16,7 +16,7 @@ import time
 from fakegpu.errors import FakeGPUError, NoCoordinatorError, SettingsError
 from fakegpu.settings import Address, parse_address
 
-_BUFFER_BYTES = 4 << 20
+_BUFFER_BYTES = 1 << 20
 _BACKLOG = 1024
 _RETRY_S = 0.05
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import attrs
 
-from fakegpu.dtypes import REDUCING, ROOTED, SIZES, DType, Kind, ReduceOp
+from fakegpu.dtypes import DTYPE_LABELS, KIND_LABELS, REDOP_LABELS, REDUCING, ROOTED, SIZES, Kind
 from fakegpu.errors import Status
 from fakegpu.recorder import OperationEvent, logical_payload_bytes
 
@@ -98,19 +98,19 @@ def same(item: Collective, op, kind: int) -> bool:
 
 def collective_event(comm, item: Collective, now: int) -> OperationEvent:
     """A finished collective, for the recorder."""
-    kind, size = Kind(item.kind), SIZES[item.dtype]
+    kind, size = KIND_LABELS[item.kind], SIZES[item.dtype]
     transport = "control" if item.kind == BARRIER else "shared_memory" if comm.shm else "socket_payload"
     return OperationEvent(
         comm_id=comm.id,
         seqno=item.seq,
-        kind=kind.label,
-        data_type=DType(item.dtype).label,
-        reduce_op=ReduceOp(item.redop).label if item.kind in REDUCING_KINDS else None,
+        kind=kind,
+        data_type=DTYPE_LABELS[item.dtype],
+        reduce_op=REDOP_LABELS[item.redop] if item.kind in REDUCING_KINDS else None,
         buffer_transport=transport,
         ranks=comm.global_ranks,
         count=item.count,
         element_bytes=size,
-        logical_payload_bytes=logical_payload_bytes(kind.label, comm.nranks, item.count, size),
+        logical_payload_bytes=logical_payload_bytes(kind, comm.nranks, item.count, size),
         root=comm.global_ranks[item.root] if item.kind in ROOTED_KINDS else None,
         socket_request_payload_bytes=item.sent,
         socket_response_payload_bytes=item.received,
@@ -129,7 +129,7 @@ def exchange_event(comm, item: Exchange, now: int) -> OperationEvent:
         comm_id=comm.id,
         seqno=op.seq,
         kind="send",
-        data_type=DType(op.dtype).label,
+        data_type=DTYPE_LABELS[op.dtype],
         reduce_op=None,
         buffer_transport="shared_memory" if comm.shm else "socket_payload",
         ranks=(src, dst),

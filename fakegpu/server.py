@@ -22,9 +22,10 @@ from pathlib import Path
 from fakegpu import endpoint, report
 from fakegpu.cluster import ClusterSpec
 from fakegpu.cluster import load as load_cluster
-from fakegpu.coordinator import Hooks, Limits, Registry
+from fakegpu.coordinator import Registry
 from fakegpu.errors import FakeGPUError, SettingsError, UsageError
 from fakegpu.eventloop import EventLoop, raise_descriptor_limit
+from fakegpu.peers import Hooks, Limits
 from fakegpu.recorder import Recorder
 from fakegpu.settings import Address, parse_address
 
