@@ -91,6 +91,8 @@ def accuracy(rows: list[dict]) -> list[str]:
         part = [row for row in rows if row["table"] == name]
         if nodes == 1:
             promise(name, middle(part), 12)
+            promise(f"{name} below 64 KiB", middle([r for r in part if r["size"] < 64 << 10]), 12)
+            promise(f"{name} from 64 MiB", middle([r for r in part if r["size"] >= 64 * MIB]), 12)
         else:
             promise(f"{name} from 1 GiB", middle([r for r in part if r["size"] >= 1024 * MIB]), 15)
     return failed
