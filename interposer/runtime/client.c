@@ -282,6 +282,8 @@ static int open_client(fg_client_t **out) {
     pthread_mutex_init(&client->lock, NULL);
     pthread_cond_init(&client->answered, NULL);
     pthread_mutex_init(&client->tx_lock, NULL);
+    pthread_mutex_init(&client->rx_lock, NULL);
+    pthread_cond_init(&client->rx_turn, NULL);
     client->next_request = 1;
     int status = fg_rt_core(&client->core);
     if (!status) {

@@ -58,18 +58,22 @@ int fg_request_wait(fg_client_t *client, fg_request_t *request, uint32_t timeout
         limit.tv_sec++;
         limit.tv_nsec -= 1000000000;
     }
+    fg_client_wait_begin(client);
     pthread_mutex_lock(&client->lock);
     int late = 0;
     while (!request->done && late != ETIMEDOUT) {
         late = timeout_ms ? pthread_cond_timedwait(&client->answered, &client->lock, &limit)
                           : pthread_cond_wait(&client->answered, &client->lock);
     }
-    if (!request->done) {
+    bool answered = request->done;
+    if (!answered) {
         fg_request_take(client, request->id);
-        pthread_mutex_unlock(&client->lock);
-        return fg_rt_set_error(FG_TIMEOUT, "the coordinator did not answer within %u ms", timeout_ms);
     }
     pthread_mutex_unlock(&client->lock);
+    fg_client_wait_end(client);
+    if (!answered) {
+        return fg_rt_set_error(FG_TIMEOUT, "the coordinator did not answer within %u ms", timeout_ms);
+    }
     return request->status ? fg_rt_set_error(request->status, "%s", request->text) : FG_OK;
 }
 

@@ -1,14 +1,19 @@
-/* The receiver thread: reads frames and hands each to the request, communicator or task it is for.
+/* Receiving: reads frames and hands each to the request, communicator or task it is for.
  *
- * It never waits for a rank's thread and takes no GIL. When the connection ends or a frame is malformed, every request
+ * One thread reads at a time: the receiver thread, or a job's thread that has nothing to do but wait for its own next
+ * frame (fg_client_lead), which saves a change of threads per operation. Reading waits for nobody and takes no GIL. When the connection ends or a frame is malformed, every request
  * and every communicator of this process fails at once.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <poll.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 #include "comm.h"
+
+#define LEAD_IDLE_NS 2000000 /* after a job's thread has read the receiver leaves it the next frame for so long */
 
 void fg_client_lose(fg_client_t *client, const char *why) {
     atomic_store(&client->lost, FG_COORDINATOR_LOST);
@@ -110,6 +115,7 @@ static int on_go(fg_client_t *client, const fg_frame_t *head, const uint8_t *bod
         return FG_OK;
     }
     uint64_t now = fg_now_ns();
+    client->handed_over = comm->shm;
     pthread_mutex_lock(&comm->lock);
     for (size_t i = 0; i < head->body_bytes / sizeof(fg_go_t); i++) {
         fg_go_t go;
@@ -206,14 +212,13 @@ static int receive_one(fg_client_t *client, char *why, size_t why_bytes) {
     return status;
 }
 
-void *fg_client_receive(void *argument) {
-    fg_client_t *client = argument;
+/* One frame; false when that was the end of the connection. */
+static bool read_step(fg_client_t *client) {
     char why[FG_TEXT_BYTES] = "", text[FG_TEXT_BYTES + 100];
-    int status;
-    pthread_setname_np(pthread_self(), "fakegpu-rx");
-    do {
-        status = receive_one(client, why, sizeof why);
-    } while (!status);
+    int status = receive_one(client, why, sizeof why);
+    if (!status) {
+        return true;
+    }
     if (status == FG_COORDINATOR_LOST) {
         snprintf(text, sizeof text, "the connection to the coordinator is gone (it ended, or was shut down)");
     } else {
@@ -221,5 +226,84 @@ void *fg_client_receive(void *argument) {
     }
     fg_client_lose(client, text);
     shutdown(client->fd, SHUT_RDWR); /* not closed: a sender must not meet a reused number */
+    return false;
+}
+
+static bool has_news(fg_comm_t *comm, uint64_t seen) {
+    pthread_mutex_lock(&comm->lock);
+    bool news = comm->events != seen || fg_comm_broken(comm);
+    pthread_mutex_unlock(&comm->lock);
+    return news;
+}
+
+bool fg_client_lead(fg_client_t *client, fg_comm_t *comm, uint64_t seen) {
+    pthread_mutex_lock(&client->rx_lock);
+    bool free = !client->reading && !atomic_load(&client->lost);
+    client->reading |= free;
+    pthread_mutex_unlock(&client->rx_lock);
+    if (!free) {
+        return false;
+    }
+    while (!has_news(comm, seen)) {
+        struct pollfd p = {.fd = client->fd, .events = POLLIN}; /* in slices: a local abort does not write here */
+        if ((client->rx_begin < client->rx_end || poll(&p, 1, 50) > 0) && !read_step(client)) {
+            break;
+        }
+    }
+    pthread_mutex_lock(&client->rx_lock);
+    client->reading = client->handed_over = false;
+    client->last_led_ns = fg_now_ns();
+    if (client->waiters || atomic_load(&client->lost)) {
+        pthread_cond_signal(&client->rx_turn);
+    }
+    pthread_mutex_unlock(&client->rx_lock);
+    return true;
+}
+
+void fg_client_wait_begin(fg_client_t *client) {
+    pthread_mutex_lock(&client->rx_lock);
+    client->waiters++;
+    pthread_cond_signal(&client->rx_turn);
+    pthread_mutex_unlock(&client->rx_lock);
+}
+
+void fg_client_wait_end(fg_client_t *client) {
+    pthread_mutex_lock(&client->rx_lock);
+    client->waiters--;
+    pthread_mutex_unlock(&client->rx_lock);
+}
+
+/* The receiver's turn: nobody reads, and somebody waits or no job's thread has read for a moment. rx_lock held. */
+static void await_turn(fg_client_t *client) {
+    while (client->reading || (!client->waiters && fg_now_ns() - client->last_led_ns < LEAD_IDLE_NS)) {
+        struct timespec limit;
+        clock_gettime(CLOCK_REALTIME, &limit);
+        limit.tv_nsec += LEAD_IDLE_NS;
+        limit.tv_sec += limit.tv_nsec / 1000000000;
+        limit.tv_nsec %= 1000000000;
+        pthread_cond_timedwait(&client->rx_turn, &client->rx_lock, &limit);
+    }
+}
+
+void *fg_client_receive(void *argument) {
+    fg_client_t *client = argument;
+    pthread_setname_np(pthread_self(), "fakegpu-rx");
+    while (!atomic_load(&client->lost)) {
+        pthread_mutex_lock(&client->rx_lock);
+        await_turn(client);
+        client->reading = true;
+        pthread_mutex_unlock(&client->rx_lock);
+        bool more = !atomic_load(&client->lost) && read_step(client);
+        pthread_mutex_lock(&client->rx_lock);
+        client->reading = false;
+        if (client->handed_over) {
+            client->handed_over = false;
+            client->last_led_ns = fg_now_ns();
+        }
+        pthread_mutex_unlock(&client->rx_lock);
+        if (!more) {
+            break;
+        }
+    }
     return NULL;
 }

@@ -35,7 +35,14 @@ typedef struct fg_client {
     fg_comm_t *comms;
     const fg_core_api_t *core;
     fg_welcome_t welcome;
-    /* receiver thread only */
+    /* who reads: one thread at a time */
+    pthread_mutex_t rx_lock;
+    pthread_cond_t rx_turn;
+    bool reading;
+    bool handed_over;     /* a job was told to go: its thread will read the next frames itself */
+    int waiters;          /* threads that wait for frames that others read */
+    uint64_t last_led_ns; /* when a job's thread read last */
+    /* of the thread that reads */
     uint8_t *rx_buffer;
     size_t rx_begin, rx_end;
     int fds[8]; /* descriptors that arrived, oldest first */
@@ -115,6 +122,9 @@ int fg_client_skip(fg_client_t *client, size_t bytes);
 int fg_client_read_task(fg_client_t *client, fg_comm_t *comm, uint64_t opid, void *out, size_t bytes);
 /* client_rx.c */
 void *fg_client_receive(void *client);
+bool fg_client_lead(fg_client_t *client, fg_comm_t *comm, uint64_t seen); /* reads until comm has news */
+void fg_client_wait_begin(fg_client_t *client); /* around waits for what another thread reads */
+void fg_client_wait_end(fg_client_t *client);
 void fg_client_lose(fg_client_t *client, const char *why);
 /* client_request.c */
 int fg_request_send(fg_client_t *client, fg_request_t *request, uint16_t type, uint64_t member, const void *body,

@@ -90,6 +90,7 @@ int fg_rt_comm_grow(fg_comm_t *parent, const fg_comm_args_t *args, bool with_id,
 }
 
 int fg_rt_comm_wait(fg_comm_t *comm) {
+    fg_client_wait_begin(comm->client);
     pthread_mutex_lock(&comm->lock);
     while (atomic_load(&comm->status) == FG_IN_PROGRESS) {
         pthread_cond_wait(&comm->changed, &comm->lock);
@@ -99,5 +100,6 @@ int fg_rt_comm_wait(fg_comm_t *comm) {
         fg_rt_set_error(status, "%s", comm->text ? comm->text : "");
     }
     pthread_mutex_unlock(&comm->lock);
+    fg_client_wait_end(comm->client);
     return status;
 }

@@ -200,6 +200,17 @@ static int sweep(fg_comm_t *comm, fg_job_t *job, bool *advanced) {
     return FG_OK;
 }
 
+/* Waits until another thread has read something for this communicator. */
+static void wait_for_news(fg_comm_t *comm, uint64_t seen) {
+    fg_client_wait_begin(comm->client);
+    pthread_mutex_lock(&comm->lock);
+    while (comm->events == seen && !fg_comm_broken(comm)) {
+        pthread_cond_wait(&comm->changed, &comm->lock);
+    }
+    pthread_mutex_unlock(&comm->lock);
+    fg_client_wait_end(comm->client);
+}
+
 static int run_tasks(fg_comm_t *comm, fg_job_t *job) {
     while (job->ended < job->ntasks) {
         bool advanced = false;
@@ -213,11 +224,9 @@ static int run_tasks(fg_comm_t *comm, fg_job_t *job) {
         if (advanced) {
             continue;
         }
-        pthread_mutex_lock(&comm->lock);
-        while (comm->events == seen && !fg_comm_broken(comm)) {
-            pthread_cond_wait(&comm->changed, &comm->lock);
+        if (!comm->shm || !fg_client_lead(comm->client, comm, seen)) {
+            wait_for_news(comm, seen);
         }
-        pthread_mutex_unlock(&comm->lock);
         if (fg_comm_broken(comm)) {
             return atomic_load(&comm->status);
         }

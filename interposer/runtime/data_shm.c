@@ -47,12 +47,15 @@ void fg_barrier_wake(fg_comm_t *comm) {
 }
 
 int fg_barrier(fg_comm_t *comm, uint64_t seq) {
-    uint32_t *arrived = &fg_control_barrier_at(comm->control, seq)->arrived;
+    fg_control_barrier_t *barrier = fg_control_barrier_at(comm->control, seq);
+    uint32_t *arrived = &barrier->arrived, *sleepers = &barrier->pad[0];
     uint32_t slot = (uint32_t)(seq % FG_CONTROL_SLOTS);
     uint32_t target = comm->barrier_target[slot] += (uint32_t)comm->nranks;
-    uint32_t now = __atomic_add_fetch(arrived, 1, __ATOMIC_ACQ_REL);
+    uint32_t now = __atomic_add_fetch(arrived, 1, __ATOMIC_SEQ_CST);
     if (now == target) {
-        futex_wake(arrived);
+        if (__atomic_load_n(sleepers, __ATOMIC_SEQ_CST)) {
+            futex_wake(arrived);
+        }
         return FG_OK;
     }
     for (int i = 0; i < SPINS; i++) {
@@ -63,12 +66,14 @@ int fg_barrier(fg_comm_t *comm, uint64_t seq) {
         __builtin_ia32_pause();
     }
     atomic_store(&comm->waiting_slot, slot + 1);
+    __atomic_add_fetch(sleepers, 1, __ATOMIC_SEQ_CST);
     while ((int32_t)((now = __atomic_load_n(arrived, __ATOMIC_ACQUIRE)) - target) < 0) {
         if (fg_shm_stopped(comm)) {
             break;
         }
         futex_wait(arrived, now, SLICE_MS);
     }
+    __atomic_sub_fetch(sleepers, 1, __ATOMIC_SEQ_CST);
     atomic_store(&comm->waiting_slot, 0);
     return (int32_t)(now - target) >= 0 ? FG_OK : FG_ABORTED;
 }
