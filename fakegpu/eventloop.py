@@ -36,6 +36,7 @@ class EventLoop:
         self._hello_ns = int(hello_timeout_s * 1e9)
         self._selector = selectors.DefaultSelector()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._wake_lock = threading.RLock()  # the descriptor goes when the loop ends; re-entered by signal handlers
         self._posted: deque[Callable] = deque()
         self._connections: set[Connection] = set()
         self._silent: deque[Connection] = deque()  # in order of arrival: may not have said HELLO yet
@@ -51,12 +52,17 @@ class EventLoop:
     def post(self, work: Callable) -> None:
         """Run `work` in the loop's thread, soon."""
         self._posted.append(work)
-        os.eventfd_write(self._wake, 1)
+        self._poke()
 
     def stop(self) -> None:
-        """End `run`; also from a signal handler."""
+        """End `run`; also from a signal handler, also when it has ended."""
         self._stopping = True
-        os.eventfd_write(self._wake, 1)
+        self._poke()
+
+    def _poke(self) -> None:
+        with self._wake_lock:
+            if self._wake >= 0:
+                os.eventfd_write(self._wake, 1)
 
     def in_thread(self, work: Callable, then: Callable) -> None:
         """Run `work` in the pool, then `then` in the loop."""
@@ -196,7 +202,9 @@ class EventLoop:
         self._selector.close()
         if self._pool is not None:
             self._pool.shutdown()
-        os.close(self._wake)
+        with self._wake_lock:
+            os.close(self._wake)
+            self._wake = -1
 
 
 def raise_descriptor_limit() -> None:

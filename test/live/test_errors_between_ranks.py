@@ -297,10 +297,14 @@ def test_finalize_waits_for_everybody(coordinator):
 
 
 def test_finalize_names_who_never_called_it(coordinator):
-    def body(comm):
-        return comm.finalize() if comm.rank == 0 else wait_for_error(comm)
+    uid = make_id(coordinator.address)
 
-    for text in texts(run_ranks(coordinator.address, 2, body, timeout_ms=SHORT_MS), errors.MissingRankError):
+    def run(rank: int):
+        with fakegpu.connect(coordinator.address, rank=rank, world_size=2, timeout_ms=3000) as client:
+            comm = client.init(2, rank, uid)
+            return comm.finalize() if rank == 0 else wait_for_error(comm)
+
+    for text in texts(run_threads(2, run), errors.MissingRankError):
         assert "finalize timed out: called by rank 0; never called by rank 1" in text
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 
 import fakegpu
 
+INIT_MS = 30_000
 JOIN_S = 60.0  # far above every time-out in the tests: a hang is a failure, not a wait
 
 
@@ -47,12 +48,13 @@ def values(results: dict[int, object]) -> list:
 
 
 def run_ranks(address: str, count: int, body: Callable, *, timeout_ms: int = 20_000, **options) -> dict[int, object]:
-    """body(communicator) on every rank of a fresh world of `count` ranks."""
+    """body(communicator) on every rank of a fresh world of `count` ranks; timeout_ms counts from then on."""
     uid = make_id(address)
 
     def run(rank: int) -> object:
-        with fakegpu.connect(address, rank=rank, world_size=count, timeout_ms=timeout_ms, **options) as client:
+        with fakegpu.connect(address, rank=rank, world_size=count, timeout_ms=INIT_MS, **options) as client:
             comm = client.init(count, rank, uid, "world")
+            client.timeout_ms = timeout_ms
             result = body(comm)
             if not comm.destroyed and comm.error is None:
                 comm.destroy()
