@@ -14,6 +14,7 @@ from pathlib import Path
 
 import attrs
 
+from fakegpu import profiles
 from fakegpu.cluster import ClusterSpec, load
 from fakegpu.communicator import Communicator
 from fakegpu.errors import SettingsError
@@ -39,31 +40,41 @@ def cluster_of(settings: Settings) -> ClusterSpec | None:
         return load(settings.cluster_config)
     if settings.gpus_per_node:
         per_node = settings.gpus_per_node
-        profiles = expand_profiles(settings.profiles, settings.profile, per_node)
-        return ClusterSpec.default(settings.nodes or 1, per_node, profiles)
+        return ClusterSpec.default(settings.nodes or 1, per_node, node_profiles(settings, per_node))
     return None
 
 
-def expand_profiles(text: str | None, default: str, count: int) -> list[str]:
-    """One profile name per device from "a100:2,h100:2"; the list repeats when it is shorter than `count`."""
+def listed_profiles(text: str) -> list[str]:
+    """One profile name per device from "a100:2,h100:2"; unknown names and wrong counts are refused."""
     names: list[str] = []
-    for item in (text or default).split(","):
+    for item in text.split(","):
         name, colon, number = item.strip().partition(":")
         if not name or (colon and not (number.isdigit() and int(number))):
             raise SettingsError(f"--devices {text}: expected NAME:COUNT items such as a100:2,h100:2")
-        names += [name] * int(number or 1)
-    return [names[index % len(names)] for index in range(count)]
+        names += [profiles.load(name).id] * int(number or 1)
+    return names
+
+
+def node_profiles(settings: Settings, per_node: int) -> list[str]:
+    """A profile per GPU of a node: the listed devices over and over, or the one profile."""
+    names = listed_profiles(settings.profiles or settings.profile)
+    return [names[index % len(names)] for index in range(per_node)]
 
 
 def device_settings(settings: Settings, cluster: ClusterSpec | None) -> Settings:
     """Settings whose devices fit the cluster and the list of profiles, as far as the user did not choose them."""
-    if settings.profiles and "device_count" not in settings.given:
-        listed = sum(int(item.partition(":")[2] or 1) for item in settings.profiles.split(","))
-        return settings.override(device_count=listed)
-    if cluster is None or settings.profiles:
+    chosen = "device_count" in settings.given
+    if settings.profiles:
+        count = len(listed_profiles(settings.profiles))
+        if chosen and settings.device_count != count:
+            raise SettingsError(f"--device-count {settings.device_count}, but --devices {settings.profiles} lists {count}",
+                                "give one of the two")
+        return settings.override(device_count=count)
+    if cluster is None:
+        listed_profiles(settings.profile)
         return settings
-    names = [gpu for rank in range(cluster.world_size) for gpu in [cluster.profile_of(rank).id]]
-    if "device_count" in settings.given and settings.device_count != len(names):
+    names = [cluster.profile_of(rank).id for rank in range(cluster.world_size)]
+    if chosen and settings.device_count != len(names):
         # part of the cluster: only the kind of GPU can be told, not which
         return settings if "profile" in settings.given else settings.override(profile=names[0])
     return settings.override(device_count=len(names), profiles=",".join(f"{name}:1" for name in names))
@@ -167,8 +178,7 @@ class PrivateCoordinator:
             self._failures.append(f"--nodes {nodes}: a world of {comm.nranks} ranks does not split evenly; the report has one node")
             return
         per_node = comm.nranks // nodes
-        profiles = expand_profiles(self._asked.profiles, self._asked.profile, per_node)
-        recorder.cluster = ClusterSpec.default(nodes, per_node, profiles)
+        recorder.cluster = ClusterSpec.default(nodes, per_node, node_profiles(self._asked, per_node))
 
     def stop(self) -> Summary:
         """End the coordinator, write the report if any rank came, and remove what is not worth keeping."""

@@ -98,6 +98,8 @@ def test_another_mode_preloads_only_what_it_needs(fgpu) -> None:
     (["--cluster-config", "/no/such/file.yaml", "true"], "/no/such/file.yaml"),
     (["--cluster-config", PROGRAM, "true"], "two_ranks.py"),
     (["--devices", "a100:x", "true"], "--devices a100:x"),
+    (["--devices", "a100:2", "--device-count", "3", "true"], "--device-count 3"),
+    (["--profile", "b9000", "true"], "b9000"),
     (["--profile", "b9000", "--gpus-per-node", "2", "true"], "b9000"),
     (["--report", "/no/such/folder/r.json", "true"], "--report /no/such/folder/r.json"),
     (["--lib-dir", "/no/such/folder", "true"], "libfakegpu_rt.so is missing in /no/such/folder"),
