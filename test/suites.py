@@ -34,7 +34,7 @@ SUITES: dict[str, tuple[str, list[list[str]]]] = {
     "report": ("cluster files and reports, the seed's checks",
                [script(f"verification/test_{name}.py")
                 for name in ("cluster_config_valid", "cluster_config_invalid", "topology_model", "node_pair_report",
-                             "communication_accounting", "cluster_report_retention")]),
+                             "communication_accounting", "cluster_report_retention", "training_traffic")]),
     "torch-distributed": ("PyTorch's own in-wheel DistributedTest, world sizes 2 and 4 (long)",
                           [script("test/torch_distributed/run.py")]),
     "sanitize": ("core and native tests under address and undefined-behaviour sanitizers (long)",
