@@ -174,6 +174,7 @@ class Registry:
                 }
                 for comm in self.communicators.values()
             ],
+            "gathering": self.membership.waiting,
             "operations": self.operations,
             "failures": self.failures,
             "unhandled_failures": self.unhandled,

@@ -91,6 +91,11 @@ class Membership:
         self._comm_ids = count(1)
         self.deadline = NEVER
 
+    @property
+    def waiting(self) -> int:
+        """Ranks that wait for others to come."""
+        return sum(len(gathering.joined) for gathering in self._gatherings.values())
+
     # ---- unique ids and init ----
 
     def new_id(self) -> bytes:
