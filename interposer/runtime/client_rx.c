@@ -127,8 +127,7 @@ static int on_go(fg_client_t *client, const fg_frame_t *head, const uint8_t *bod
             task->state = FG_TASK_GO;
         }
     }
-    comm->events++;
-    pthread_cond_broadcast(&comm->changed);
+    fg_comm_tell(comm);
     pthread_mutex_unlock(&comm->lock);
     fg_comm_release(comm);
     return FG_OK;
@@ -149,8 +148,7 @@ static int on_complete(fg_client_t *client, const fg_frame_t *head, const uint8_
         }
         fg_p2p_complete(comm, complete.opid);
     }
-    comm->events++;
-    pthread_cond_broadcast(&comm->changed);
+    fg_comm_tell(comm);
     pthread_mutex_unlock(&comm->lock);
     fg_comm_release(comm);
     return FG_OK;

@@ -84,6 +84,15 @@ void fg_comm_unlink(fg_comm_t *comm) {
     pthread_mutex_unlock(&client->lock);
 }
 
+void fg_comm_tell(fg_comm_t *comm) {
+    comm->events++;
+    pthread_cond_broadcast(&comm->changed);
+    if (comm->waiting) { /* from now on, and not only when its thread has woken up */
+        comm->waiting = false;
+        fg_client_wait_end(comm->client);
+    }
+}
+
 /* Failures of the program's communication are always told; a local abort is what the program asked for. */
 static bool told_always(int status) {
     return status != FG_ABORTED && status != FG_INVALID_ARGUMENT && status != FG_INVALID_USAGE;
@@ -115,7 +124,7 @@ static int take_control(fg_comm_t *comm, int fd) {
         return fg_rt_set_error(status, "mapping the communicator's control segment: %s", why);
     }
     fg_control_t *control = (fg_control_t *)(void *)comm->control_segment.base;
-    if (comm->control_segment.bytes < fg_control_bytes((uint32_t)comm->nranks) ||
+    if (comm->control_segment.bytes < fg_control_fixed_bytes((uint32_t)comm->nranks) ||
         control->magic != FG_CONTROL_MAGIC || control->nranks != (uint32_t)comm->nranks ||
         control->slots != FG_CONTROL_SLOTS) {
         return fg_rt_set_error(FG_PROTOCOL, "the communicator's control segment does not fit %d ranks", comm->nranks);

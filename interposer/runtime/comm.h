@@ -106,6 +106,7 @@ struct fg_comm {
     uint64_t *send_seq, *recv_seq;
     fg_job_t *current; /* the job whose turn it is */
     uint64_t events;   /* counts what the receiver changed in the current job */
+    bool waiting;      /* the job's thread counts as one of the client's waiters */
     fg_block_t *eager; /* blocks of eager sends not yet received */
     uint64_t eager_bytes;
 };
@@ -138,6 +139,7 @@ fg_comm_t *fg_comm_new(fg_client_t *client);
 void fg_comm_hold(fg_comm_t *comm);
 void fg_comm_release(fg_comm_t *comm);
 void fg_comm_fail(fg_comm_t *comm, int status, const char *text); /* first error wins; wakes everybody */
+void fg_comm_tell(fg_comm_t *comm); /* communicator lock held: the current job has news */
 void fg_comm_give_up(fg_comm_t *comm, int status, const char *text); /* fails it here and tells the coordinator */
 int fg_comm_made(fg_comm_t *comm, const fg_comm_ready_t *ready, const fg_member_t *members, int control_fd);
 fg_comm_t *fg_comm_find(fg_client_t *client, uint64_t member); /* holds it */
@@ -161,7 +163,12 @@ int fg_p2p_prepare(fg_comm_t *comm, fg_task_t *task);
 void fg_p2p_complete(fg_comm_t *comm, uint64_t opid); /* communicator lock held: an eager block is free again */
 void fg_p2p_drop(fg_comm_t *comm, fg_block_t *block);
 void fg_shm_settle(fg_comm_t *comm, uint32_t timeout_ms); /* after a failure: until no live peer is busy */
-int fg_barrier(fg_comm_t *comm, uint64_t seq);
+int fg_barrier(fg_comm_t *comm, uint64_t seq);                 /* arrive and wait for the others */
+void fg_barrier_arrive(fg_comm_t *comm, uint64_t seq);
+int fg_barrier_wait(fg_comm_t *comm, uint64_t seq);            /* for what was arrived at before */
+bool fg_inline_fits(const fg_comm_t *comm, const fg_task_t *task); /* data_inline.c */
+int fg_inline_prepare(fg_comm_t *comm, fg_task_t *task);
+int fg_inline_collective(fg_comm_t *comm, fg_task_t *task);
 void fg_barrier_wake(fg_comm_t *comm);
 bool fg_shm_stopped(fg_comm_t *comm); /* the communicator failed, here or elsewhere */
 int fg_socket_advance(fg_comm_t *comm, fg_task_t *task); /* sends what the window allows */

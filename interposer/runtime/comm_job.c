@@ -202,13 +202,17 @@ static int sweep(fg_comm_t *comm, fg_job_t *job, bool *advanced) {
 
 /* Waits until another thread has read something for this communicator. */
 static void wait_for_news(fg_comm_t *comm, uint64_t seen) {
-    fg_client_wait_begin(comm->client);
     pthread_mutex_lock(&comm->lock);
+    comm->waiting = true;
+    fg_client_wait_begin(comm->client);
     while (comm->events == seen && !fg_comm_broken(comm)) {
         pthread_cond_wait(&comm->changed, &comm->lock);
     }
+    if (comm->waiting) {
+        comm->waiting = false;
+        fg_client_wait_end(comm->client);
+    }
     pthread_mutex_unlock(&comm->lock);
-    fg_client_wait_end(comm->client);
 }
 
 static int run_tasks(fg_comm_t *comm, fg_job_t *job) {

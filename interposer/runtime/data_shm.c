@@ -46,18 +46,19 @@ void fg_barrier_wake(fg_comm_t *comm) {
     }
 }
 
-int fg_barrier(fg_comm_t *comm, uint64_t seq) {
+void fg_barrier_arrive(fg_comm_t *comm, uint64_t seq) {
+    fg_control_barrier_t *barrier = fg_control_barrier_at(comm->control, seq);
+    uint32_t target = comm->barrier_target[seq % FG_CONTROL_SLOTS] += (uint32_t)comm->nranks;
+    uint32_t now = __atomic_add_fetch(&barrier->arrived, 1, __ATOMIC_SEQ_CST);
+    if (now == target && __atomic_load_n(&barrier->pad[0], __ATOMIC_SEQ_CST)) {
+        futex_wake(&barrier->arrived);
+    }
+}
+
+int fg_barrier_wait(fg_comm_t *comm, uint64_t seq) {
     fg_control_barrier_t *barrier = fg_control_barrier_at(comm->control, seq);
     uint32_t *arrived = &barrier->arrived, *sleepers = &barrier->pad[0];
-    uint32_t slot = (uint32_t)(seq % FG_CONTROL_SLOTS);
-    uint32_t target = comm->barrier_target[slot] += (uint32_t)comm->nranks;
-    uint32_t now = __atomic_add_fetch(arrived, 1, __ATOMIC_SEQ_CST);
-    if (now == target) {
-        if (__atomic_load_n(sleepers, __ATOMIC_SEQ_CST)) {
-            futex_wake(arrived);
-        }
-        return FG_OK;
-    }
+    uint32_t slot = (uint32_t)(seq % FG_CONTROL_SLOTS), target = comm->barrier_target[slot], now;
     for (int i = 0; i < SPINS; i++) {
         now = __atomic_load_n(arrived, __ATOMIC_ACQUIRE);
         if ((int32_t)(now - target) >= 0) {
@@ -67,7 +68,7 @@ int fg_barrier(fg_comm_t *comm, uint64_t seq) {
     }
     atomic_store(&comm->waiting_slot, slot + 1);
     __atomic_add_fetch(sleepers, 1, __ATOMIC_SEQ_CST);
-    while ((int32_t)((now = __atomic_load_n(arrived, __ATOMIC_ACQUIRE)) - target) < 0) {
+    while ((int32_t)((now = __atomic_load_n(arrived, __ATOMIC_SEQ_CST)) - target) < 0) {
         if (fg_shm_stopped(comm)) {
             break;
         }
@@ -76,6 +77,11 @@ int fg_barrier(fg_comm_t *comm, uint64_t seq) {
     __atomic_sub_fetch(sleepers, 1, __ATOMIC_SEQ_CST);
     atomic_store(&comm->waiting_slot, 0);
     return (int32_t)(now - target) >= 0 ? FG_OK : FG_ABORTED;
+}
+
+int fg_barrier(fg_comm_t *comm, uint64_t seq) {
+    fg_barrier_arrive(comm, seq);
+    return fg_barrier_wait(comm, seq);
 }
 
 static void set_busy(fg_comm_t *comm, uint32_t busy) {
@@ -116,6 +122,12 @@ int fg_shm_prepare(fg_comm_t *comm, fg_task_t *task) {
     uint32_t n = (uint32_t)comm->nranks;
     bool staged = false;
     uint64_t bytes = call->count * task->elem;
+    if (fg_barrier_wait(comm, slot.seq)) { /* the slot's last use: over, but for a small one's slow readers */
+        return stopped_status(comm);
+    }
+    if (fg_inline_fits(comm, task)) {
+        return fg_inline_prepare(comm, task);
+    }
     if (bytes && fg_task_has_input(comm, task)) {
         fg_rt_memory_ref(call->in, bytes * fg_kind_in_blocks(call->kind, n), &slot.in);
         staged |= !slot.in.pid;
@@ -235,6 +247,9 @@ int fg_shm_collective(fg_comm_t *comm, fg_task_t *task) {
     const fg_call_t *call = &task->call;
     if (!call->count || call->kind == FG_BARRIER) {
         return FG_OK;
+    }
+    if (fg_inline_fits(comm, task)) {
+        return fg_inline_collective(comm, task);
     }
     size_t n = (size_t)comm->nranks;
     fg_view_t few[3 * 16] = {0}, *views = n <= 16 ? few : calloc(3 * n, sizeof *views);

@@ -123,8 +123,7 @@ int fg_socket_receive(fg_client_t *client, fg_comm_t *comm, const fg_data_t *dat
     pthread_mutex_lock(&comm->lock);
     if ((task = fg_job_task(comm, data->opid))) {
         task->rx_round++;
-        comm->events++;
-        pthread_cond_broadcast(&comm->changed);
+        fg_comm_tell(comm);
     }
     pthread_mutex_unlock(&comm->lock);
     return FG_OK;

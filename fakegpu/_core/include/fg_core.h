@@ -52,6 +52,8 @@ typedef struct fg_core_api {
 
 #define FG_CONTROL_MAGIC 0x4c525443u /* "CTRL" */
 #define FG_CONTROL_SLOTS 64u         /* collectives a member may have outstanding */
+#define FG_INLINE_BYTES 4096u        /* inputs up to this may lie in the control segment itself, one area per slot ... */
+#define FG_INLINE_RANKS 64u          /* ... in communicators of up to so many ranks */
 
 typedef struct fg_slot { /* what rank r brought to the collective with seq % FG_CONTROL_SLOTS == index; 128 bytes */
     uint64_t seq;
@@ -85,12 +87,17 @@ typedef struct fg_control {
     /* then, in this order, each 64-byte aligned:
      *   fg_control_barrier_t barrier[slots];
      *   fg_control_rank_t    rank[nranks];
-     *   fg_slot_t            slot[nranks][slots]; */
+     *   fg_slot_t            slot[nranks][slots];
+     *   uint8_t              inputs[nranks][slots][FG_INLINE_BYTES]; (none above FG_INLINE_RANKS) */
 } fg_control_t;
 
-static inline uint64_t fg_control_bytes(uint32_t nranks) {
+static inline uint64_t fg_control_fixed_bytes(uint32_t nranks) {
     return sizeof(fg_control_t) + FG_CONTROL_SLOTS * sizeof(fg_control_barrier_t) +
            (uint64_t)nranks * (sizeof(fg_control_rank_t) + FG_CONTROL_SLOTS * sizeof(fg_slot_t));
+}
+static inline uint64_t fg_control_bytes(uint32_t nranks) {
+    uint64_t areas = nranks <= FG_INLINE_RANKS ? (uint64_t)nranks * FG_CONTROL_SLOTS : 0;
+    return fg_control_fixed_bytes(nranks) + areas * FG_INLINE_BYTES;
 }
 static inline fg_control_barrier_t *fg_control_barrier_at(fg_control_t *c, uint64_t seq) {
     return (fg_control_barrier_t *)(c + 1) + seq % FG_CONTROL_SLOTS;
@@ -101,6 +108,10 @@ static inline fg_control_rank_t *fg_control_rank_at(fg_control_t *c, uint32_t ra
 static inline fg_slot_t *fg_control_slot_at(fg_control_t *c, uint32_t rank, uint64_t seq) {
     return (fg_slot_t *)((fg_control_rank_t *)((fg_control_barrier_t *)(c + 1) + FG_CONTROL_SLOTS) + c->nranks) +
            (uint64_t)rank * FG_CONTROL_SLOTS + seq % FG_CONTROL_SLOTS;
+}
+static inline uint8_t *fg_control_inputs_at(fg_control_t *c, uint32_t rank, uint64_t seq) {
+    return (uint8_t *)c + fg_control_fixed_bytes(c->nranks) +
+           ((uint64_t)rank * FG_CONTROL_SLOTS + seq % FG_CONTROL_SLOTS) * FG_INLINE_BYTES;
 }
 
 /* ---- rounds: shared memory staging and socket payloads cut a collective the same way ---------------------- */
