@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from fakegpu.dtypes import ONE_SIDED, SIZES, DType, Kind
+from fakegpu import diagnosis
+from fakegpu.dtypes import ONE_SIDED, SIZES, Kind
 from fakegpu.errors import Status
 from fakegpu.operations import (
     ROOTED_KINDS,
@@ -23,7 +24,7 @@ from fakegpu.operations import (
     exchange_event,
     same,
 )
-from fakegpu.wording import find_cycle, grouped_submissions, operation_name, operation_text, rank_list
+from fakegpu.wording import operation_name, rank_list
 
 GO = 1  # (GO, rank, opid, flags, peer, count, peer_opid, buffer): these operations matched
 COMPLETE = 2  # (COMPLETE, rank, opid, status): a send was received
@@ -49,8 +50,8 @@ class Communicator:
     """State of one communicator; see the module's text."""
 
     __slots__ = (
-        "_finalized", "_halves", "_last", "_open", "_pending", "_running", "_seq", "deadline", "failure",
-        "global_ranks", "id", "left", "max_outstanding", "members", "name", "nranks", "shm", "wait_ns",
+        "_open", "_seq", "deadline", "failure", "finalized", "global_ranks", "halves", "id", "last", "left",
+        "max_outstanding", "members", "name", "nranks", "pending", "revoked", "running", "shm", "wait_ns",
     )  # fmt: skip
 
     def __init__(self, comm_id: int, name: str, global_ranks: tuple[int, ...], shm: bool = False) -> None:
@@ -58,17 +59,18 @@ class Communicator:
         self.nranks = len(global_ranks)
         self.members: list = [None] * self.nranks  # the coordinator's: who is reached how
         self.failure: Failure | None = None
+        self.revoked = False
         self.deadline = NEVER  # when `expire` has to be called, or earlier
         self.left: dict[int, str] = {}  # rank: how it left (destroyed, finished, died)
         self.wait_ns = [0] * self.nranks  # time spent waiting for the last member, taken by the coordinator
         self._seq = [0] * self.nranks  # next collective of each rank
-        self._pending: dict[int, Collective] = {}
-        self._halves: dict[tuple[int, int], deque[Half]] = {}  # (src, dst): all sends or all receives
-        self._running: list[dict[int, Collective | Exchange]] = [{} for _ in range(self.nranks)]
+        self.pending: dict[int, Collective] = {}
+        self.halves: dict[tuple[int, int], deque[Half]] = {}  # (src, dst): all sends or all receives
+        self.running: list[dict[int, Collective | Exchange]] = [{} for _ in range(self.nranks)]
         self.max_outstanding = _MAX_SHM_OUTSTANDING if shm else _MAX_OUTSTANDING
         self._open = [0] * self.nranks  # collectives of each rank that it is not done with
-        self._last: list = [None] * self.nranks
-        self._finalized: dict[int, tuple[int, int]] = {}  # rank: (request, deadline)
+        self.last: list = [None] * self.nranks
+        self.finalized: dict[int, tuple[int, int]] = {}  # rank: (request, deadline)
 
     # ---- operations ----
 
@@ -79,7 +81,7 @@ class Communicator:
             if self.failure is not None or rank in self.left:
                 break
             kind = op.kind
-            self._last[rank] = op
+            self.last[rank] = op
             if kind == _SEND or kind == _RECV:
                 self._submit_half(rank, op, kind == _SEND, timeout_ns, now, effects)
             elif kind in _ONE_SIDED:
@@ -91,20 +93,20 @@ class Communicator:
 
     def _submit_collective(self, rank: int, op, kind: int, timeout_ns: int, now: int, effects: list) -> None:
         seq = op.seq
-        item = self._pending.get(seq)
+        item = self.pending.get(seq)
         if seq != self._seq[rank]:
-            self._misuse(rank, op, f"expected collective #{self._seq[rank]}", effects)
+            self._fail(diagnosis.misuse(self, rank, op, f"expected collective #{self._seq[rank]}"), effects)
             return
         if self._open[rank] == self.max_outstanding:
-            self._misuse(rank, op, f"expected at most {self.max_outstanding} unfinished collectives", effects)
+            self._fail(diagnosis.misuse(self, rank, op, f"expected at most {self.max_outstanding} unfinished collectives"), effects)
             return
         if kind in ROOTED_KINDS and not 0 <= op.root < self.nranks:
-            self._misuse(rank, op, f"root {op.root}, expected 0 to {self.nranks - 1}", effects)
+            self._fail(diagnosis.misuse(self, rank, op, f"root {op.root}, expected 0 to {self.nranks - 1}"), effects)
             return
         self._seq[rank] = seq + 1
         self._open[rank] += 1
         if item is None:
-            item = self._pending[seq] = Collective(op, self.nranks, now, timeout_ns)
+            item = self.pending[seq] = Collective(op, self.nranks, now, timeout_ns)
         else:
             if not same(item, op, kind):
                 item.differs = True
@@ -117,21 +119,21 @@ class Communicator:
         item.arrival_ns[rank] = now
         item.missing -= 1
         if item.missing == 0:
-            del self._pending[seq]
+            del self.pending[seq]
             if item.differs:
-                self._fail_mismatch(item, effects)
+                self._fail(diagnosis.mismatch(self, item), effects)
             else:
                 self._match(item, now, effects)
             return
         if item.deadline < self.deadline:
             self.deadline = item.deadline
         if self.left:
-            self._fail_left(item.submitted(), effects)
+            self._fail(diagnosis.needed(self, item.submitted()), effects)
 
     def _match(self, item: Collective, now: int, effects: list) -> None:
         """Everybody is there and agrees: let them move the payload."""
         flags = item.flags & OP_STAGED if self.shm else OP_SOCKET
-        running, wait_ns, count = self._running, self.wait_ns, item.count
+        running, wait_ns, count = self.running, self.wait_ns, item.count
         rank = 0
         for op in item.ops:
             opid = op.opid
@@ -152,36 +154,36 @@ class Communicator:
     def _submit_half(self, rank: int, op, sends: bool, timeout_ns: int, now: int, effects: list) -> None:
         peer = op.root
         if not 0 <= peer < self.nranks:
-            self._misuse(rank, op, f"peer {peer}, expected 0 to {self.nranks - 1}", effects)
+            self._fail(diagnosis.misuse(self, rank, op, f"peer {peer}, expected 0 to {self.nranks - 1}"), effects)
             return
         pair = (rank, peer) if sends else (peer, rank)
         half = Half(op, rank, now, timeout_ns)
-        queue = self._halves.get(pair)
+        queue = self.halves.get(pair)
         if not queue or (queue[0].op.kind == _SEND) == sends:
             if queue is None:
-                queue = self._halves[pair] = deque()
+                queue = self.halves[pair] = deque()
             if len(queue) == _MAX_OUTSTANDING:
-                self._misuse(rank, op, f"expected at most {_MAX_OUTSTANDING} unmatched ones of the pair", effects)
+                self._fail(diagnosis.misuse(self, rank, op, f"expected at most {_MAX_OUTSTANDING} unmatched ones of the pair"), effects)
                 return
             queue.append(half)
             if half.deadline < self.deadline:
                 self.deadline = half.deadline
             if peer in self.left:
-                self._fail_left({rank: op}, effects)
+                self._fail(diagnosis.needed(self, {rank: op}), effects)
             return
         other = queue.popleft()
         send, recv = (half, other) if sends else (other, half)
         if send.op.count != recv.op.count or send.op.dtype != recv.op.dtype:
-            self._fail_pair(send, recv, effects)
+            self._fail(diagnosis.pair(self, send, recv), effects)
             return
         self._meet(Exchange(send, recv, now), other, now, effects)
 
     def _meet(self, item: Exchange, earlier: Half, now: int, effects: list) -> None:
         send, recv = item.send, item.recv
         self.wait_ns[earlier.rank] += now - earlier.first_ns
-        self._running[item.dst][recv.opid] = item
+        self.running[item.dst][recv.opid] = item
         if not send.flags & OP_EAGER:  # an eager sender's part is over
-            self._running[item.src][send.opid] = item
+            self.running[item.src][send.opid] = item
         if self.shm:
             item.deadline += _SHM_STALL_NS + send.count * SIZES[send.dtype] * _NS_PER_BYTE
             effects.append((GO, item.dst, recv.opid, send.flags & OP_STAGED, item.src, send.count, send.opid, send.buffer))
@@ -196,9 +198,9 @@ class Communicator:
     def done(self, rank: int, opid: int, status: int, exec_ns: int, now: int) -> list:
         """A member's part of an operation ended."""
         effects: list = []
-        item = self._running[rank].pop(opid, None)
+        item = self.running[rank].pop(opid, None)
         if status and self.failure is None:
-            op = self._last[rank] if item is None else item.ops[rank] if type(item) is Collective else item.recv
+            op = self.last[rank] if item is None else item.ops[rank] if type(item) is Collective else item.recv
             name = operation_name(op) if op is not None else f"operation {opid}"
             code = Status(status) if status in Status._value2member_map_ else Status.INTERNAL
             text = f"{self.title}: {name}: rank {rank} reported {code.name.lower()}"
@@ -213,7 +215,7 @@ class Communicator:
             if item.missing == 0:
                 effects.append((FINISHED, collective_event(self, item, now)))
         elif rank == item.dst and opid == item.recv.opid:
-            self._running[item.src].pop(item.send.opid, None)
+            self.running[item.src].pop(item.send.opid, None)
             if self.shm:
                 effects.append((COMPLETE, item.src, item.send.opid, Status.OK))
             effects.append((FINISHED, exchange_event(self, item, now)))
@@ -225,27 +227,27 @@ class Communicator:
         """A rank will submit no more; acknowledged when every member said so or is gone."""
         if self.failure is not None:
             return [(REPLY, rank, request, self.failure.status, self.failure.text)]
-        self._finalized[rank] = (request, now + timeout_ns)
+        self.finalized[rank] = (request, now + timeout_ns)
         self.deadline = min(self.deadline, now + timeout_ns)
         effects: list = []
         self._settle_finalize(effects)
         return effects
 
     def _settle_finalize(self, effects: list) -> None:
-        if self._finalized and len(self._finalized.keys() | self.left.keys()) == self.nranks:
-            effects += [(REPLY, rank, request, Status.OK, "") for rank, (request, _) in self._finalized.items()]
-            self._finalized.clear()
+        if self.finalized and len(self.finalized.keys() | self.left.keys()) == self.nranks:
+            effects += [(REPLY, rank, request, Status.OK, "") for rank, (request, _) in self.finalized.items()]
+            self.finalized.clear()
 
     def leave(self, rank: int, how: str) -> list:
         """A rank destroyed its handle or ended in order; an error for the others if they still need it."""
         effects: list = []
         if rank in self.left:
             return effects
-        self._finalized.pop(rank, None)
+        self.finalized.pop(rank, None)
         self.left[rank] = how
         if self.failure is None:
-            if self._pending or self._running[rank] or any(self._needs(rank, q) for q in self._halves.values()):
-                self._fail_left(self._first_waiting(), effects)
+            if self.pending or self.running[rank] or any(self._needs(rank, q) for q in self.halves.values()):
+                self._fail(diagnosis.needed(self, diagnosis.first_waiting(self)), effects)
             else:
                 self._settle_finalize(effects)
         return effects
@@ -253,7 +255,7 @@ class Communicator:
     @property
     def idle(self) -> bool:
         """Nobody waits for anybody and nothing is under way."""
-        return not self._pending and not any(self._running) and not any(self._halves.values())
+        return not self.pending and not any(self.running) and not any(self.halves.values())
 
     @staticmethod
     def _needs(rank: int, queue: deque[Half]) -> bool:
@@ -265,27 +267,18 @@ class Communicator:
     def die(self, rank: int, how: str) -> list:
         """A rank's process is gone; everybody learns which, and what was going on."""
         self.left.setdefault(rank, how)
-        effects: list = []
-        if self.failure is None:
-            last = self._last[rank]
-            state = "unfinished" if self._unfinished(rank) else "finished"
-            done = f"its last operation: {operation_text(last)}, {state}" if last is not None else "it had submitted nothing"
-            text = f"{self.title}: {how}; {done}{self._outlook()}"
-            name = operation_name(last) if last is not None else None
-            self._fail(Failure(Status.DEAD_RANK, text, "dead_rank", rank=rank, operation=name, seq=getattr(last, "seq", None),
-                               observed=tuple(self._first_waiting())), effects)
-        return effects
+        return self.fail(diagnosis.death(self, rank, how)) if self.failure is None else []
 
     def abort(self, rank: int, status: Status, why: str) -> list:
-        """A rank ends the communicator for everybody."""
+        """A rank ends the communicator for everybody, itself included."""
+        self.left.setdefault(rank, "aborted")
         reason = f": {why}" if why else ""
-        text = f"{self.title}: aborted by rank {rank}{reason}{self._outlook()}"
-        return self.fail(Failure(status, text, "abort", rank=rank, observed=tuple(self._first_waiting())))
+        return self.fail(diagnosis.ended(self, rank, status, "abort", f"aborted by rank {rank}{reason}"))
 
     def revoke(self, rank: int) -> list:
         """A rank ends the operations; the members stay, for shrink and split."""
-        text = f"{self.title}: revoked by rank {rank}{self._outlook()}"
-        return self.fail(Failure(Status.ABORTED, text, "revoke", rank=rank, observed=tuple(self._first_waiting())))
+        self.revoked = True
+        return self.fail(diagnosis.ended(self, rank, Status.ABORTED, "revoke", f"revoked by rank {rank}"))
 
     def fail(self, failure: Failure) -> list:
         """End the communicator for a reason found elsewhere (an injected fault, a protocol error)."""
@@ -297,11 +290,11 @@ class Communicator:
     def _fail(self, failure: Failure, effects: list) -> None:
         self.failure = failure
         self.deadline = NEVER
-        effects += [(REPLY, rank, request, failure.status, failure.text) for rank, (request, _) in self._finalized.items()]
-        self._finalized.clear()
-        self._pending.clear()
-        self._halves.clear()
-        for running in self._running:
+        effects += [(REPLY, rank, request, failure.status, failure.text) for rank, (request, _) in self.finalized.items()]
+        self.finalized.clear()
+        self.pending.clear()
+        self.halves.clear()
+        for running in self.running:
             running.clear()
         effects.append((FAILED, failure))
 
@@ -315,35 +308,35 @@ class Communicator:
         effects: list = []
         if self.failure is not None or now < self.deadline:
             return effects
-        waiting = min(self._pending.values(), key=_deadline, default=None)
-        half = min((h for q in self._halves.values() for h in q), key=_deadline, default=None)
-        running = min((i for r in self._running for i in r.values()), key=_deadline, default=None)
-        ends = min((deadline for _, deadline in self._finalized.values()), default=NEVER)
+        waiting = min(self.pending.values(), key=_deadline, default=None)
+        half = min((h for q in self.halves.values() for h in q), key=_deadline, default=None)
+        running = min((i for r in self.running for i in r.values()), key=_deadline, default=None)
+        ends = min((deadline for _, deadline in self.finalized.values()), default=NEVER)
         self.deadline = min([ends, *(i.deadline for i in (waiting, half, running) if i is not None)])
         if self.deadline > now:
             return effects
         if waiting is not None and waiting.deadline <= now:
             if waiting.differs:
-                self._fail_mismatch(waiting, effects)
+                self._fail(diagnosis.mismatch(self, waiting), effects)
             else:
-                self._fail_missing(waiting, edges(), effects)
+                self._fail(diagnosis.missing(self, waiting, edges()), effects)
         elif half is not None and half.deadline <= now:
-            self._fail_alone(half, edges(), effects)
+            self._fail(diagnosis.alone(self, half, edges()), effects)
         elif running is not None and running.deadline <= now:
-            self._fail_stalled(running, effects)
+            self._fail(diagnosis.stalled(self, running), effects)
         else:
-            self._fail_unfinalized(effects)
+            self._fail(diagnosis.unfinalized(self), effects)
         return effects
 
     def waits(self) -> Iterable[tuple[int, int, str]]:
         """(global rank, global rank it waits for, what for) of everything unmatched."""
         ranks = self.global_ranks
-        for item in self._pending.values():
+        for item in self.pending.values():
             absent = [rank for rank, op in enumerate(item.ops) if op is None]
             for rank, op in item.submitted().items():
                 for other in absent:
                     yield ranks[rank], ranks[other], f"{operation_name(op)} of {self.title}"
-        for queue in self._halves.values():
+        for queue in self.halves.values():
             for half in queue:
                 if not (half.op.kind == _SEND and half.op.flags & OP_EAGER):
                     yield ranks[half.rank], ranks[half.op.root], f"{operation_name(half.op)} of {self.title}"
@@ -351,7 +344,7 @@ class Communicator:
     @property
     def waiting(self) -> int:
         """Submissions that wait for another rank."""
-        return sum(i.nranks - i.missing for i in self._pending.values()) + sum(map(len, self._halves.values()))
+        return sum(i.nranks - i.missing for i in self.pending.values()) + sum(map(len, self.halves.values()))
 
     # ---- names ----
 
@@ -369,118 +362,6 @@ class Communicator:
             return f"{name} (global {rank_list(self.global_ranks)})"
         return f"{name} (global ranks {','.join(map(str, self.global_ranks[:16]))})"
 
-    def _unfinished(self, rank: int) -> bool:
-        return bool(
-            self._running[rank]
-            or any(i.ops[rank] is not None for i in self._pending.values())
-            or any(h.rank == rank for q in self._halves.values() for h in q)
-        )
-
-    def _first_waiting(self) -> dict:
-        """rank: operation of the oldest collective that misses somebody, else of waiting sends and receives."""
-        for item in self._pending.values():
-            return item.submitted()
-        return {half.rank: half.op for queue in self._halves.values() for half in queue}
-
-    def _outlook(self) -> str:
-        """What was waiting when the communicator ended, for the end of a text."""
-        submitted = self._first_waiting()
-        if not submitted:
-            return ""
-        text = f"; waiting: {grouped_submissions(submitted)}"
-        absent = [rank for rank in range(self.nranks) if rank not in submitted]
-        return f"{text}; never joined: {rank_list(absent)}" if self._pending and absent else text
-
-    def _whereabouts(self, ranks: Iterable[int]) -> str:
-        """What the absent ranks did last, grouped."""
-        last = {rank: self._last[rank] for rank in ranks if self._last[rank] is not None}
-        busy = [rank for rank in last if self._unfinished(rank)]
-        silent = [rank for rank in ranks if self._last[rank] is None]
-        parts = []
-        if busy:
-            parts.append(f"in {grouped_submissions({r: last[r] for r in busy})}")
-        if idle := {r: op for r, op in last.items() if r not in busy}:
-            parts.append(f"last seen in {grouped_submissions(idle)}")
-        if silent:
-            parts.append(f"{rank_list(silent)} submitted nothing so far")
-        return "; ".join(parts)
-
-    def _fail_missing(self, item: Collective, edges: dict, effects: list) -> None:
-        submitted = item.submitted()
-        absent = [rank for rank, op in enumerate(item.ops) if op is None]
-        text = (
-            f"{self.title}: timed out after {item.timeout_ns // 1_000_000} ms: {grouped_submissions(submitted)}; "
-            f"never joined: {rank_list(absent)} ({self._whereabouts(absent)})"
-        )
-        self._fail_timeout(Status.MISSING_RANK, text, submitted, edges, effects)
-
-    def _fail_alone(self, half: Half, edges: dict, effects: list) -> None:
-        text = (
-            f"{self.title}: timed out after {half.timeout_ns // 1_000_000} ms: "
-            f"{grouped_submissions({half.rank: half.op})}; rank {half.op.root} never submitted the other side "
-            f"({self._whereabouts([half.op.root])})"
-        )
-        self._fail_timeout(Status.MISSING_RANK, text, {half.rank: half.op}, edges, effects)
-
-    def _fail_timeout(self, status: Status, text: str, submitted: dict, edges: dict, effects: list) -> None:
-        circle = find_cycle(edges)
-        if circle is not None:
-            status = Status.DEADLOCK
-            steps = (f"{a} waits in {edges[a][b]}" for a, b in zip(circle, circle[1:]))
-            text += f"; circular wait of global ranks {' -> '.join(map(str, circle))}: {', '.join(steps)}"
-        op = next(iter(submitted.values()))
-        ranks = tuple(submitted)
-        size = op.count * SIZES[op.dtype]
-        self._fail(Failure(status, text, "timeout", op.seq, Kind(op.kind).label, None, ranks, size, ranks), effects)
-
-    def _fail_stalled(self, item: Collective | Exchange, effects: list) -> None:
-        late = [rank for rank, running in enumerate(self._running) if item in running.values()]
-        op = item.ops[0] if type(item) is Collective else item.send
-        text = (
-            f"{self.title}: timed out after {item.timeout_ns // 1_000_000} ms without progress: every rank submitted "
-            f"{operation_text(op)}, but its payload did not arrive; not done: {rank_list(late)}"
-        )
-        self._fail(Failure(Status.TIMEOUT, text, "timeout", op.seq, Kind(op.kind).label, waiting=tuple(late)), effects)
-
-    def _fail_unfinalized(self, effects: list) -> None:
-        there = tuple(self._finalized)
-        absent = [rank for rank in range(self.nranks) if rank not in there and rank not in self.left]
-        text = f"{self.title}: finalize timed out: called by {rank_list(there)}; never called by {rank_list(absent)}"
-        self._fail(Failure(Status.MISSING_RANK, text, "timeout", operation="finalize", observed=there, waiting=there), effects)
-
-    def _fail_mismatch(self, item: Collective, effects: list) -> None:
-        submitted = item.submitted()
-        absent = [rank for rank, op in enumerate(item.ops) if op is None]
-        text = f"{self.title}: the ranks submitted different operations: {grouped_submissions(submitted)}"
-        if absent:
-            text += f"; not there yet: {rank_list(absent)}"
-        self._fail(Failure(Status.MISMATCH, text, "mismatch", item.seq, Kind(item.kind).label, None, tuple(submitted),
-                           item.count * SIZES[item.dtype]), effects)
-
-    def _fail_pair(self, send: Half, recv: Half, effects: list) -> None:
-        text = (
-            f"{self.title}: send and receive #{send.op.seq} of the pair {send.rank} -> {recv.rank} differ: "
-            f"rank {send.rank} sent {send.op.count} {_dtype(send)}, rank {recv.rank} expected {recv.op.count} {_dtype(recv)}"
-        )
-        observed = tuple(sorted({send.rank, recv.rank}))
-        self._fail(Failure(Status.MISMATCH, text, "mismatch", send.op.seq, "send", send.rank, observed,
-                           send.op.count * SIZES[send.op.dtype]), effects)
-
-    def _fail_left(self, submitted: dict, effects: list) -> None:
-        gone = "; ".join(f"rank {rank} {how}" for rank, how in list(self.left.items())[:8])
-        what = grouped_submissions(submitted) if submitted else "an operation was not finished"
-        text = f"{self.title}: {gone}, but the others still need it: {what}"
-        seq = next((op.seq for op in submitted.values()), None)
-        self._fail(Failure(Status.REMOTE, text, "dead_rank", seq, observed=tuple(submitted)), effects)
-
-    def _misuse(self, rank: int, op, expected: str, effects: list) -> None:
-        text = f"{self.title}: rank {rank} submitted {operation_text(op)}: {expected}"
-        self._fail(Failure(Status.INVALID_ARGUMENT, text, "client", op.seq, Kind(op.kind).label, rank), effects)
-
 
 def _deadline(item) -> int:
     return item.deadline
-
-
-def _dtype(half: Half) -> str:
-    return DType(half.op.dtype).label

@@ -279,7 +279,7 @@ def _refuse(joiner: Joiner, text: str) -> tuple:
 
 def _blocked(parent: Communicator, joiner: Joiner, revoked_ok: bool) -> list:
     failure = parent.failure
-    if failure is None or (revoked_ok and failure.source == "revoke"):
+    if failure is None or (revoked_ok and parent.revoked):
         return []
     return [(REFUSE, joiner, failure.status, failure.text)]
 
