@@ -8,6 +8,7 @@ tuples whose first item is one of the codes below; the coordinator is the only c
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable
 from itertools import count
 
@@ -312,11 +313,11 @@ def _conflict(gathering: Gathering, joiner: Joiner, nranks: int) -> list:
 
 def _global_ranks(members: list[Joiner]) -> tuple[int, ...]:
     """Global ranks of an init's members: the launcher's, else the rank in the process's first communicator."""
-    processes = [m.process for m in members]
+    held = Counter(id(member.process) for member in members)
     found = []
     for member in members:
         process = member.process
-        if process.rank >= 0 and processes.count(process) == 1:
+        if process.rank >= 0 and held[id(process)] == 1:
             found.append(process.rank)
         else:
             found.append(process.rank_of_device.setdefault(member.device, member.rank))
