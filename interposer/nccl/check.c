@@ -132,6 +132,11 @@ ncclResult_t fg_nccl_check_request(fg_nccl_request_t *r) {
     if (result || (result = fg_redop_resolve(r)) || (result = check_buffers(r))) {
         return result;
     }
+    if (r->kind == FG_PUT_SIGNAL &&
+        (result = fg_window_target(r->call, r->comm, r->window, r->root, r->call_out.peer_offset,
+                                   r->count * dtype_bytes[r->dtype], &r->call_out.target))) {
+        return result;
+    }
     r->call_out.kind = (uint8_t)r->kind;
     r->call_out.dtype = (uint8_t)r->dtype;
     r->call_out.root = fg_kind_rooted(r->kind) || !fg_kind_out_blocks((int)r->kind, 1) || r->kind == FG_RECV ? r->root

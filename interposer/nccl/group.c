@@ -13,6 +13,8 @@ typedef struct fg_group {
     ncclResult_t error; /* first one inside */
     size_t count, room;
     fg_queued_t *queued;
+    size_t nnow, now_room; /* operations that the end runs itself before the others */
+    fg_queued_t *now;
     size_t npending, pending_room;
     fg_pending_t *pending;
 } fg_group_t;
@@ -49,6 +51,14 @@ ncclResult_t fg_group_append(const fg_queued_t *queued) {
         return fg_nccl_error(FG_OUT_OF_MEMORY, "no memory for a group of %zu operations", group.count + 1);
     }
     group.queued[group.count++] = *queued;
+    return ncclSuccess;
+}
+
+ncclResult_t fg_group_append_now(const fg_queued_t *queued) {
+    if (!grow((void **)&group.now, group.nnow, &group.now_room, sizeof *queued)) {
+        return fg_nccl_error(FG_OUT_OF_MEMORY, "no memory for a group of %zu registrations", group.nnow + 1);
+    }
+    group.now[group.nnow++] = *queued;
     return ncclSuccess;
 }
 
@@ -147,6 +157,7 @@ ncclResult_t fg_group_take(const char *call, fg_queued_t **queued, size_t *count
     }
     fg_group_t taken = take_group();
     drop_pending(&taken);
+    free(taken.now);
     free(taken.pending);
     *queued = taken.queued;
     *count = taken.count;
@@ -174,10 +185,15 @@ FG_EXPORT ncclResult_t ncclGroupEnd(void) {
     } else if (taken.npending) {
         result = make_all(taken.pending, taken.npending);
     }
+    if (taken.nnow && (result == ncclSuccess || result == ncclInProgress)) {
+        ncclResult_t ran = fg_nccl_run_now(taken.now, taken.nnow);
+        result = ran ? ran : result;
+    }
     if (taken.count && (result == ncclSuccess || result == ncclInProgress)) {
         ncclResult_t issued = fg_nccl_issue(taken.queued, taken.count);
         result = issued ? issued : result;
     }
+    free(taken.now);
     free(taken.pending);
     free(taken.queued);
     return result;

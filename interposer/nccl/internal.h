@@ -60,6 +60,7 @@ typedef struct fg_nccl_request { /* one operation as the caller asked for it */
     int root; /* root or peer */
     ncclComm_t comm;
     cudaStream_t stream;
+    ncclWindow_t window; /* puts */
     const char *send_name, *recv_name; /* of the arguments, for messages */
     fg_call_t call_out; /* what the runtime gets, filled by the checks */
 } fg_nccl_request_t;
@@ -90,10 +91,12 @@ typedef struct fg_queued { /* a checked operation that waits for its group's end
     fg_call_t call;
 } fg_queued_t;
 ncclResult_t fg_nccl_issue(const fg_queued_t *queued, size_t count);
+ncclResult_t fg_nccl_run_now(const fg_queued_t *queued, size_t count); /* on this thread, done when it returns */
 
 /* group.c: the calling thread's open group */
 bool fg_group_open(void);
 ncclResult_t fg_group_append(const fg_queued_t *queued);
+ncclResult_t fg_group_append_now(const fg_queued_t *queued); /* run by GroupEnd itself: registration of windows */
 ncclResult_t fg_group_error(ncclResult_t result); /* remembers it for GroupEnd; answers it */
 ncclResult_t fg_group_take(const char *call, fg_queued_t **queued, size_t *count); /* ends it without issuing */
 typedef struct fg_pending { /* a communicator to be made at the group's end */
@@ -117,10 +120,13 @@ ncclResult_t fg_nccl_made(ncclComm_t comm); /* the coordinator has answered: tak
 ncclResult_t fg_redop_resolve(fg_nccl_request_t *request);
 
 /* window.c */
+ncclResult_t fg_window_target(const char *call, ncclComm_t comm, ncclWindow_t win, int peer, size_t offset,
+                              uint64_t bytes, fg_buffer_ref_t *out);
 void fg_window_free_all(ncclComm_t comm);
 
 /* exports that other files of the library call */
 ncclResult_t ncclGroupStart(void);
 ncclResult_t ncclGroupEnd(void);
+ncclTeam_t ncclTeamLsa(ncclComm_t comm);
 
 #endif

@@ -125,10 +125,9 @@ static int issue_stream(const fg_queued_t *queued, size_t count, size_t first, b
     return status;
 }
 
-/* Gives operations that need no waiting to the runtime; answers the first failure. */
-ncclResult_t fg_nccl_issue(const fg_queued_t *queued, size_t count) {
+/* Gives operations to the runtime, on their streams or on this thread; answers the first failure. */
+static ncclResult_t issue(const fg_queued_t *queued, size_t count, bool async) {
     bool few[64] = {false}, *taken = count <= 64 ? few : calloc(count, sizeof *taken);
-    bool async = fg_rt_cuda_in_use();
     fg_bundle_t *now = NULL;
     int status = taken ? FG_OK : fg_rt_set_error(FG_OUT_OF_MEMORY, "no memory for %zu operations", count);
     pthread_mutex_lock(&issue_lock);
@@ -148,6 +147,14 @@ ncclResult_t fg_nccl_issue(const fg_queued_t *queued, size_t count) {
         free(taken);
     }
     return fg_nccl_result(status);
+}
+
+ncclResult_t fg_nccl_issue(const fg_queued_t *queued, size_t count) {
+    return issue(queued, count, fg_rt_cuda_in_use());
+}
+
+ncclResult_t fg_nccl_run_now(const fg_queued_t *queued, size_t count) {
+    return issue(queued, count, false);
 }
 
 static void trace(const fg_nccl_request_t *r) {

@@ -201,3 +201,7 @@ void fg_rt_comm_info(fg_comm_t *comm, fg_comm_info_t *out) {
                             .name = comm->name, .members = comm->members,
                             .stage_bytes = comm->stage.bytes + comm->control_segment.bytes + comm->eager_bytes};
 }
+
+bool fg_rt_comm_shared(const fg_comm_t *comm) {
+    return comm->shm;
+}

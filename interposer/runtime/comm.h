@@ -154,11 +154,14 @@ fg_task_t *fg_job_task(fg_comm_t *comm, uint64_t opid); /* communicator lock hel
 /* data_*.c: what moves the bytes of one task; each returns FG_OK or the communicator's error */
 bool fg_task_has_input(const fg_comm_t *comm, const fg_task_t *task);
 bool fg_task_has_output(const fg_comm_t *comm, const fg_task_t *task);
+static inline bool fg_kind_one_sided(int kind) { return kind >= FG_PUT_SIGNAL; }
 static inline bool fg_kind_collective(int kind) { return kind <= FG_SCATTER || kind == FG_BARRIER; }
+void fg_shm_enter(fg_comm_t *comm); /* around every touch of peers' memory; then ask fg_shm_stopped */
+int fg_shm_leave(fg_comm_t *comm, int status); /* answers status, or the communicator's error if it stopped */
 int fg_shm_prepare(fg_comm_t *comm, fg_task_t *task);    /* slot, staging, payload block */
 int fg_shm_collective(fg_comm_t *comm, fg_task_t *task); /* after GO */
 int fg_shm_receive(fg_comm_t *comm, fg_task_t *task);    /* after GO */
-int fg_shm_put(fg_comm_t *comm, fg_task_t *task);
+int fg_shm_put(fg_comm_t *comm, fg_task_t *task); /* before SUBMIT: into the peer's window */
 int fg_p2p_prepare(fg_comm_t *comm, fg_task_t *task);
 void fg_p2p_complete(fg_comm_t *comm, uint64_t opid); /* communicator lock held: an eager block is free again */
 void fg_p2p_drop(fg_comm_t *comm, fg_block_t *block);

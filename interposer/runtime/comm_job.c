@@ -16,8 +16,8 @@ static void number_task(fg_comm_t *comm, fg_task_t *task, bool grouped) {
                     .peer_offset = call->peer_offset, .flags = grouped ? FG_OP_GROUPED : 0};
     if (fg_kind_collective(call->kind)) {
         op->seq = comm->next_collective++;
-    } else {
-        op->seq = (call->kind == FG_RECV || call->kind == FG_WAIT_SIGNAL ? comm->recv_seq : comm->send_seq)[call->root]++;
+    } else if (call->kind == FG_SEND || call->kind == FG_RECV) {
+        op->seq = (call->kind == FG_RECV ? comm->recv_seq : comm->send_seq)[call->root]++;
     }
     task->elem = comm->client->core->dtype_size(call->dtype);
 }
@@ -70,6 +70,9 @@ bool fg_task_has_output(const fg_comm_t *comm, const fg_task_t *task) {
 static int prepare(fg_comm_t *comm, fg_task_t *task) {
     if (task->call.scalar_from) {
         memcpy(&task->op.scalar, task->call.scalar_from, task->elem);
+    }
+    if (fg_kind_one_sided(task->call.kind)) {
+        return task->call.kind == FG_PUT_SIGNAL ? fg_shm_put(comm, task) : FG_OK;
     }
     if (!comm->shm) {
         fg_socket_prepare(comm, task);
@@ -148,7 +151,11 @@ static int step(fg_comm_t *comm, fg_job_t *job, fg_task_t *task, bool *advanced)
     pthread_mutex_unlock(&comm->lock);
     int kind = task->call.kind, status = FG_OK;
     bool eager = (task->op.flags & FG_OP_EAGER) != 0;
-    if (!comm->shm) {
+    if (fg_kind_one_sided(kind)) { /* the payload is there already; only a wait waits */
+        if (kind == FG_WAIT_SIGNAL && state != FG_TASK_GO) {
+            return FG_OK;
+        }
+    } else if (!comm->shm) {
         if (state != FG_TASK_GO && !(eager && state == FG_TASK_SUBMITTED)) {
             return FG_OK;
         }
@@ -176,7 +183,7 @@ static int step(fg_comm_t *comm, fg_job_t *job, fg_task_t *task, bool *advanced)
         }
     }
     *advanced = true;
-    return end_task(comm, job, task, kind != FG_SEND);
+    return end_task(comm, job, task, kind != FG_SEND && !fg_kind_one_sided(kind));
 }
 
 /* One pass over the open tasks. A collective waits for the collectives before it. */

@@ -120,3 +120,18 @@ void fg_p2p_complete(fg_comm_t *comm, uint64_t opid) {
         }
     }
 }
+
+int fg_shm_put(fg_comm_t *comm, fg_task_t *task) {
+    const fg_call_t *call = &task->call;
+    uint64_t bytes = call->count * task->elem;
+    uint8_t *window = NULL;
+    if (!bytes) {
+        return FG_OK;
+    }
+    fg_shm_enter(comm);
+    int status = fg_shm_stopped(comm) ? FG_ABORTED : fg_cache_map(comm->client->core, &call->target, &window);
+    if (!status) {
+        memmove(window + call->peer_offset, call->in, bytes); /* a rank may put into its own window */
+    }
+    return fg_shm_leave(comm, status);
+}

@@ -88,6 +88,17 @@ static void set_busy(fg_comm_t *comm, uint32_t busy) {
     __atomic_store_n(&fg_control_rank_at(comm->control, (uint32_t)comm->rank)->busy, busy, __ATOMIC_SEQ_CST);
 }
 
+void fg_shm_enter(fg_comm_t *comm) {
+    fg_cache_enter();
+    set_busy(comm, 1);
+}
+
+int fg_shm_leave(fg_comm_t *comm, int status) {
+    set_busy(comm, 0);
+    fg_cache_leave();
+    return status && fg_shm_stopped(comm) ? stopped_status(comm) : status;
+}
+
 void fg_shm_settle(fg_comm_t *comm, uint32_t timeout_ms) {
     if (!comm->control) {
         return;
@@ -258,19 +269,17 @@ int fg_shm_collective(fg_comm_t *comm, fg_task_t *task) {
     }
     fg_move_t move = {.core = comm->client->core, .comm = comm, .kind = call->kind, .dtype = call->dtype,
                       .redop = call->redop, .root = call->root, .elem = task->elem, .scratch = views + 2 * n};
-    fg_cache_enter();
-    set_busy(comm, 1);
+    fg_shm_enter(comm);
     int status = fg_shm_stopped(comm) ? FG_ABORTED : find_views(comm, task, views, views + n);
     if (!status) {
         status = task->go.flags & FG_OP_STAGED ? run_staged(comm, task, &move, views, views + n)
                                                : run_direct(comm, task, &move, views);
     }
-    set_busy(comm, 0);
-    fg_cache_leave();
+    status = fg_shm_leave(comm, status);
     if (views != few) {
         free(views);
     }
-    return status && fg_shm_stopped(comm) ? stopped_status(comm) : status;
+    return status;
 }
 
 int fg_shm_receive(fg_comm_t *comm, fg_task_t *task) {
@@ -279,8 +288,7 @@ int fg_shm_receive(fg_comm_t *comm, fg_task_t *task) {
     if (!bytes) {
         return FG_OK;
     }
-    fg_cache_enter();
-    set_busy(comm, 1);
+    fg_shm_enter(comm);
     int status = fg_shm_stopped(comm) ? FG_ABORTED : fg_cache_map(comm->client->core, &task->go.buffer, &from);
     for (uint64_t done = 0; !status && done < bytes;) {
         uint64_t piece = bytes - done < FG_PIECE_BYTES ? bytes - done : FG_PIECE_BYTES;
@@ -288,7 +296,5 @@ int fg_shm_receive(fg_comm_t *comm, fg_task_t *task) {
         done += piece;
         status = fg_shm_stopped(comm) ? FG_ABORTED : FG_OK;
     }
-    set_busy(comm, 0);
-    fg_cache_leave();
-    return status && fg_shm_stopped(comm) ? stopped_status(comm) : status;
+    return fg_shm_leave(comm, status);
 }

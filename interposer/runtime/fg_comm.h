@@ -43,8 +43,8 @@ typedef struct fg_call { /* one operation, as its API call gave it */
     uint64_t scalar;         /* premulsum: raw bits in dtype */
     const void *scalar_from; /* premulsum: read the scalar here when the operation runs; NULL = use scalar */
     uint64_t stream;         /* opaque, for texts */
-    uint64_t peer_offset;    /* one-sided */
-    const fg_buffer_ref_t *target; /* one-sided put: where the peer's window lies, NULL for others */
+    uint64_t peer_offset;    /* put: bytes from the window's start; wait: number of signals */
+    fg_buffer_ref_t target;  /* put: the peer's window */
 } fg_call_t;
 
 /* ---- making; *out is set even while the answer is pending ---- */
@@ -60,6 +60,7 @@ FG_RT_API int fg_rt_comm_wait(fg_comm_t *comm); /* blocks until made; error text
 /* ---- state ---- */
 FG_RT_API int fg_rt_comm_state(fg_comm_t *comm); /* FG_IN_PROGRESS, FG_OK, or the first permanent error */
 FG_RT_API void fg_rt_comm_text(fg_comm_t *comm, char *out, size_t bytes);
+FG_RT_API bool fg_rt_comm_shared(const fg_comm_t *comm); /* its ranks share memory */
 FG_RT_API void fg_rt_comm_info(fg_comm_t *comm, fg_comm_info_t *out); /* only when made */
 
 /* ---- operations ---- */

@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 
-from fakegpu.nccl_ctypes import IN_PROGRESS, Comm, Config, Nccl, UniqueId, library_path
+from fakegpu.nccl_ctypes import IN_PROGRESS, Comm, Config, Nccl, SimInfo, UniqueId, library_path
 
 
 class Context:
@@ -498,3 +498,12 @@ def held_gil(ctx: Context) -> bool:
     stop.set()
     thread.join()
     return result == 0 and bool((value == ctx.nranks).all()) and (ctx.rank == 0 or ticks[0] > 2)
+
+
+def simulate_group(ctx: Context, count: int) -> tuple[float, bool]:
+    """The modelled time of a queued all-reduce, and that it did not run."""
+    info, value = SimInfo(), np.ones(count, np.float32)
+    ctx.nccl.ncclGroupStart()
+    ctx.comm.all_reduce(value, value)
+    ctx.nccl.ncclGroupSimulateEnd(ctypes.byref(info))
+    return info.estimatedTime, bool((value == 1).all())

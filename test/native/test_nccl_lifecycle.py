@@ -172,3 +172,9 @@ def test_bfloat16_average_of_three_multiplies_by_the_rounded_third():
         found, want = run(world, program)
         np.testing.assert_array_equal(found[0], want[0])
         world.run(bodies.destroy)
+
+
+def test_simulating_a_group_tells_its_modelled_time_and_runs_nothing(pair):
+    small, large = pair.run(bodies.simulate_group, 10), pair.run(bodies.simulate_group, 50_000_000)
+    assert all(fine for _, fine in small + large)
+    assert 0 < small[0][0] < large[0][0]
