@@ -193,7 +193,7 @@ def build_torch_kernels() -> None:
         return
     if not any(shutil.which(name) for name in ((os.environ.get("CXX") or "g++").split()[0], "c++", "clang++")):
         raise Stop("no C++ compiler found; install one (Debian: apt-get install g++) or set CXX")
-    run_step("compiling the host kernels for torch (once per torch version, 1-2 minutes)",
+    run_step("preparing the host kernels for torch (compiles 1-2 minutes, once per torch version)",
              [sys.executable, "-m", "fakegpu.torchhost.build"], "the compiler's message is above")
 
 

@@ -8,7 +8,7 @@
 import argparse
 import re
 import sys
-from collections import Counter
+from importlib import import_module
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -16,6 +16,7 @@ sys.path.insert(0, str(ROOT))
 
 import yaml  # noqa: E402
 
+from fakegpu.cli import subcommands  # noqa: E402
 from fakegpu.settings import VARIABLES  # noqa: E402
 
 BLOCK = re.compile(r"(<!-- table: (?P<name>\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -33,25 +34,54 @@ def settings_table() -> str:
     return "\n".join(lines) + "\n"
 
 
+def manifests() -> list[tuple[str, dict]]:
+    """Name and contents of every manifest of data/api."""
+    files = sorted((ROOT / "data" / "api").glob("*.yaml"))
+    return [(path.stem, yaml.safe_load(path.read_text(encoding="utf-8"))) for path in files]
+
+
+def names(section: list | dict | None) -> list[str]:
+    """The calls of one section: names, name -> reason, or entries with a list `calls`."""
+    if isinstance(section, dict):
+        return list(section)
+    found: list[str] = []
+    for entry in section or []:
+        found += [entry] if isinstance(entry, str) else entry["calls"]
+    return found
+
+
 def api_table() -> str:
-    """Per library: how many calls are in which state; the manifests list each call with its note."""
-    lines = ["| manifest | calls | supported | approximated | refused |", "| --- | --- | --- | --- | --- |"]
-    for path in sorted((ROOT / "data" / "api").glob("*.yaml")):
-        states = Counter(entry_state(entry) for entry in entries(yaml.safe_load(path.read_text(encoding="utf-8"))))
-        link = f"[{path.stem}](data/api/{path.name})"
-        lines.append(f"| {link} | {sum(states.values())} | " + " | ".join(str(states[s]) for s in STATES) + " |")
+    """Per library: how many calls are in which state; the manifests list each call with its reason."""
+    lines = [f"| manifest | {' | '.join(STATES)} |", "| --- | --- | --- | --- |"]
+    for name, manifest in manifests():
+        counts = [len(names(manifest.get(state))) for state in STATES]
+        label = f"[{name}](data/api/{name}.yaml)"
+        lines.append(f"| {label} | " + " | ".join(str(count or "") for count in counts) + " |")
     return "\n".join(lines) + "\n"
 
 
-def entries(manifest: dict) -> list:
-    return list(manifest["calls"].values())
+def nccl_table() -> str:
+    """NCCL's calls by state, with how or why."""
+    manifest = dict(manifests())["nccl"]
+    lines = ["| state | calls | how, or why not |", "| --- | --- | --- |"]
+    for state in STATES:
+        for entry in manifest[state]:
+            calls = ", ".join(f"`{call}`" for call in entry["calls"])
+            lines.append(f"| {state} | {calls} | {entry.get('how') or entry.get('why') or entry.get('reason') or ''} |")
+    return "\n".join(lines) + "\n"
 
 
-def entry_state(entry: dict) -> str:
-    return entry["state"]
+def command_table() -> str:
+    """Every subcommand with its help line."""
+    lines = ["| command | what |", "| --- | --- |", "| `fgpu [flags] COMMAND ...` | run COMMAND on fake GPUs |"]
+    for name, module in subcommands().items():
+        if name != "run":
+            text = (import_module(module).__doc__ or "").strip().splitlines()[0]
+            lines.append(f"| `fgpu {name}` | {text} |")
+    return "\n".join(lines) + "\n"
 
 
-TABLES = {"settings": settings_table, "api": api_table}
+TABLES = {"commands": command_table, "settings": settings_table, "api": api_table, "nccl": nccl_table}
 
 
 def render(text: str) -> str:

@@ -4,6 +4,7 @@ An ordinary torchrun program. Rank r contributes r + 1 everywhere, so that each 
 """
 
 import os
+import sys
 
 import torch
 import torch.distributed as dist
@@ -66,7 +67,8 @@ def point_to_point(rank: int, n: int, device: torch.device) -> None:
 
 
 def main() -> None:
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    # `--device N` puts all ranks on one device
+    device = torch.device("cuda", int(sys.argv[2] if sys.argv[1:2] == ["--device"] else os.environ["LOCAL_RANK"]))
     torch.cuda.set_device(device)
     dist.init_process_group("nccl")
     rank, n = dist.get_rank(), dist.get_world_size()
