@@ -19,13 +19,21 @@ from collections.abc import Callable
 
 from fakegpu import endpoint
 from fakegpu._core import wire
-from fakegpu.errors import CoordinatorError, NoCoordinatorError, ProtocolError, Status, StatusError, UsageError, error_for
+from fakegpu.errors import (
+    CoordinatorError,
+    NoCoordinatorError,
+    ProtocolError,
+    Status,
+    StatusError,
+    UsageError,
+    error_for,
+)
+from fakegpu.framesocket import FrameSocket
 from fakegpu.member import Communicator
 from fakegpu.membership import world_id
 from fakegpu.settings import Settings
 from fakegpu.task import Task
 
-_INPUT_BYTES = 64 << 10
 _CONNECT_S = 1.0
 _REPLY_S = 10.0  # of HELLO and AUTH
 
@@ -64,9 +72,7 @@ class Client:
         self.timeout_ms: int = hello["timeout_ms"]
         self.rank, self.world_size, self.session = hello["rank"], hello["world_size"], hello.get("session", "")
         self._sock = endpoint.connect(address, transport, min(_CONNECT_S, self.timeout_ms / 1000))
-        self._input = memoryview(bytearray(_INPUT_BYTES))
-        self._start = self._end = 0
-        self._transmit = threading.Lock()  # one frame at a time
+        self._wire = FrameSocket(self._sock)
         self._changed = threading.Condition()  # guards everything below
         self._requests = itertools.count(1)
         self._replies: dict[int, tuple | None] = {}
@@ -89,14 +95,14 @@ class Client:
         program = os.path.basename(sys.argv[0] or "python")[: wire.NAME_BYTES // 4]
         host = socket.gethostname()[: wire.NAME_BYTES // 4]
         try:
-            self._sock.sendall(wire.encode_hello(pid=os.getpid(), host=host, program=program, **hello))
+            self._wire.send([wire.encode_hello(pid=os.getpid(), host=host, program=program, **hello)])
             welcome = self._expect(wire.T_WELCOME)
             if welcome.version_major != wire.WIRE_VERSION_MAJOR:
                 found = f"{welcome.version_major}.{welcome.version_minor}"
                 raise error_for(Status.VERSION, f"the coordinator speaks protocol version {found}")
             if welcome.features & wire.FEATURE_TOKEN:
                 digest = hmac.digest(token.encode(), welcome.challenge, "sha256")
-                self._sock.sendall(wire.encode_auth(digest=digest, request=next(self._requests)))
+                self._wire.send([wire.encode_auth(digest=digest, request=next(self._requests))])
                 self._expect(wire.T_ACK)
         except TimeoutError:
             raise NoCoordinatorError(f"no answer to HELLO within {_REPLY_S:.0f} s") from None
@@ -108,7 +114,8 @@ class Client:
         return welcome
 
     def _expect(self, kind: int):
-        frame, body = self._read_frame()
+        frame = self._wire.read_header()
+        body = self._wire.read_body(frame)
         if frame.type == wire.T_ERROR:
             raise error_for(body.status, body.text)
         if frame.type != kind:
@@ -122,8 +129,7 @@ class Client:
                 return
             self._closed = True
         with contextlib.suppress(OSError):
-            with self._transmit:
-                self._sock.sendall(wire.encode_bye())
+            self._wire.send([wire.encode_bye()])
             self._sock.shutdown(socket.SHUT_RDWR)
         if threading.current_thread() is not self._receiver:
             self._receiver.join()
@@ -151,7 +157,9 @@ class Client:
     def world(self, name: str = "world") -> Communicator:
         """The communicator of all ranks of this session; needs rank and world_size, but no id to be handed round."""
         if self.rank < 0 or self.world_size < 1:
-            raise UsageError("world: rank or world size not known, expected them in connect or the launcher's variables")
+            raise UsageError(
+                "world: rank or world size not known, expected them in connect or the launcher's variables"
+            )
         return self.init(self.world_size, self.rank, world_id(self.session), name)
 
     def made(self, ready) -> Communicator | None:
@@ -276,13 +284,7 @@ class Client:
     def send(self, parts: list) -> None:
         """One whole frame."""
         try:
-            with self._transmit:
-                sent = self._sock.sendmsg(parts)
-                total = sum(map(len, parts))
-                while sent < total:
-                    parts, skipped = _without(parts, sent)
-                    total -= skipped
-                    sent = self._sock.sendmsg(parts)
+            self._wire.send(parts)
         except OSError as error:
             with self._changed:
                 text = f"the connection to the coordinator broke: {error.strerror or error}"
@@ -294,11 +296,11 @@ class Client:
         text = "the connection to the coordinator ended"
         try:
             while True:
-                frame = self._read_header()
+                frame = self._wire.read_header()
                 if frame.type == wire.T_DATA:
                     self._read_data(frame)
                 else:
-                    self._dispatch(frame, self._read_body(frame))
+                    self._dispatch(frame, self._wire.read_body(frame))
         except CoordinatorError as error:
             text = error.text
         except (OSError, wire.WireError, StatusError) as error:
@@ -335,74 +337,21 @@ class Client:
 
     def _read_data(self, frame) -> None:
         """A round of results, straight into the output arrays."""
-        self._need(wire.Data.BYTES)
-        opid, number = wire.decode_data_head(self._input[self._start : self._end])
-        self._start += wire.Data.BYTES
+        opid, number = self._wire.read_data_head()
         size = frame.body_bytes - wire.Data.BYTES
         with self._changed:
             comm = self._communicators.get(frame.member)
             task = comm.tasks.get(opid) if comm is not None else None
         views = task.slices(task.outputs, number) if task is not None and size else []
         if task is None:
-            self._read_into(memoryview(bytearray(size)))
+            self._wire.read_into(memoryview(bytearray(size)))
             return
         if sum(map(len, views)) != size or number != task.received:
             expected = f"round {task.received} of {sum(map(len, views))} bytes"
             raise ProtocolError(f"DATA: operation {opid}: found round {number} of {size} bytes, expected {expected}")
         for view in views:
-            self._read_into(view)
+            self._wire.read_into(view)
         with self._changed:
             task.moved += size
             task.received += 1
             self._changed.notify_all()
-
-    def _read_frame(self) -> tuple:
-        frame = self._read_header()
-        return frame, self._read_body(frame)
-
-    def _read_header(self):
-        self._need(wire.HEADER_BYTES)
-        frame = wire.decode_header(self._input[self._start : self._start + wire.HEADER_BYTES])
-        self._start += wire.HEADER_BYTES
-        return frame
-
-    def _read_body(self, frame):
-        body = memoryview(bytearray(frame.body_bytes))
-        self._read_into(body)
-        return wire.decode_body(frame, body)
-
-    def _need(self, size: int) -> None:
-        """At least `size` bytes in the input buffer."""
-        if self._end - self._start >= size:
-            return
-        left = self._end - self._start
-        self._input[:left] = bytes(self._input[self._start : self._end])
-        self._start, self._end = 0, left
-        while self._end < size:
-            self._end += self._got(self._sock.recv_into(self._input[self._end :]))
-
-    def _read_into(self, view: memoryview) -> None:
-        """Exactly the view's bytes: what is buffered, the rest straight from the socket."""
-        have = min(self._end - self._start, len(view))
-        view[:have] = self._input[self._start : self._start + have]
-        self._start += have
-        while have < len(view):
-            have += self._got(self._sock.recv_into(view[have:]))
-
-    @staticmethod
-    def _got(count: int) -> int:
-        if not count:
-            raise CoordinatorError("the coordinator closed the connection")
-        return count
-
-
-def _without(parts: list, sent: int) -> tuple[list, int]:
-    """The buffers without the first `sent` bytes."""
-    rest, skipped = [], sent
-    for part in parts:
-        if sent >= len(part):
-            sent -= len(part)
-        else:
-            rest.append(memoryview(part)[sent:])
-            sent = 0
-    return rest, skipped

@@ -98,7 +98,8 @@ class Communicator:
             self._fail(diagnosis.misuse(self, rank, op, f"expected collective #{self._seq[rank]}"), effects)
             return
         if self._open[rank] == self.max_outstanding:
-            self._fail(diagnosis.misuse(self, rank, op, f"expected at most {self.max_outstanding} unfinished collectives"), effects)
+            expected = f"expected at most {self.max_outstanding} unfinished collectives"
+            self._fail(diagnosis.misuse(self, rank, op, expected), effects)
             return
         if kind in ROOTED_KINDS and not 0 <= op.root < self.nranks:
             self._fail(diagnosis.misuse(self, rank, op, f"root {op.root}, expected 0 to {self.nranks - 1}"), effects)
@@ -163,7 +164,10 @@ class Communicator:
             if queue is None:
                 queue = self.halves[pair] = deque()
             if len(queue) == _MAX_OUTSTANDING:
-                self._fail(diagnosis.misuse(self, rank, op, f"expected at most {_MAX_OUTSTANDING} unmatched ones of the pair"), effects)
+                self._fail(
+                    diagnosis.misuse(self, rank, op, f"expected at most {_MAX_OUTSTANDING} unmatched ones of the pair"),
+                    effects,
+                )
                 return
             queue.append(half)
             if half.deadline < self.deadline:
@@ -186,7 +190,9 @@ class Communicator:
             self.running[item.src][send.opid] = item
         if self.shm:
             item.deadline += _SHM_STALL_NS + send.count * SIZES[send.dtype] * _NS_PER_BYTE
-            effects.append((GO, item.dst, recv.opid, send.flags & OP_STAGED, item.src, send.count, send.opid, send.buffer))
+            effects.append(
+                (GO, item.dst, recv.opid, send.flags & OP_STAGED, item.src, send.count, send.opid, send.buffer)
+            )
         else:
             effects.append((GO, item.dst, recv.opid, OP_SOCKET, item.src, send.count, send.opid, None))
             if not send.flags & OP_EAGER:
@@ -290,7 +296,9 @@ class Communicator:
     def _fail(self, failure: Failure, effects: list) -> None:
         self.failure = failure
         self.deadline = NEVER
-        effects += [(REPLY, rank, request, failure.status, failure.text) for rank, (request, _) in self.finalized.items()]
+        effects += [
+            (REPLY, rank, request, failure.status, failure.text) for rank, (request, _) in self.finalized.items()
+        ]
         self.finalized.clear()
         self.pending.clear()
         self.halves.clear()

@@ -44,6 +44,7 @@ class Connection:
         self.sock, self.registry = sock, registry
         self.process = Process(self.send, self.send_data, peer, privileged)
         self.lost = ""
+        self.refused = ""  # why the peer was told to go; what it still sends is thrown away
         self.blocked = False  # there is output that the socket did not take
         self.pidfd = -1
         self.opened_ns = time.monotonic_ns()
@@ -61,7 +62,9 @@ class Connection:
     def readable(self) -> bool:
         """Read once and act on the frames that are complete; whether anything came."""
         try:
-            if self._rest is not None:
+            if self.refused:
+                got = self.sock.recv_into(self._input)
+            elif self._rest is not None:
                 got = self._read_body()
             else:
                 got = self.sock.recv_into(self._input[self._end :])
@@ -74,7 +77,7 @@ class Connection:
         if not got:
             self.fail("its connection closed without BYE")
             return False
-        if self._rest is None:
+        if self._rest is None and not self.refused:
             self._parse()
         return True
 
@@ -95,7 +98,7 @@ class Connection:
 
     def _parse(self) -> None:
         """Act on the frames in the input buffer."""
-        while self._rest is None and not self.lost and self._end - self._start >= _HEADER:
+        while self._rest is None and not self.lost and not self.refused and self._end - self._start >= _HEADER:
             try:
                 frame = wire.decode_header(self._input[self._start : self._start + _HEADER])
                 if self.process.state != "ready" and frame.body_bytes > _EARLY_BYTES:
@@ -279,9 +282,11 @@ class Connection:
     # ---- the end ----
 
     def refuse(self, error: StatusError, request: int = 0) -> None:
-        """Tell the peer what was wrong with it, and give it up."""
-        self.send(wire.encode_error(status=error.status, text=error.text, request=request))
-        self.fail(f"it broke the protocol: {error.text}" if error.status == Status.PROTOCOL else error.text)
+        """Tell the peer what was wrong with it, and give it up; closing at once could cost it the text."""
+        if not self.refused:
+            self.send(wire.encode_error(status=error.status, text=error.text, request=request))
+            self.refused = f"it broke the protocol: {error.text}" if error.status == Status.PROTOCOL else error.text
+            self._notify(self)
 
     def fail(self, why: str) -> None:
         """The connection is of no use any more."""

@@ -28,7 +28,13 @@ def mismatch(comm: Communicator, item: Collective) -> Failure:
         text += f"; not there yet: {rank_list(absent)}"
     size = item.count * SIZES[item.dtype]
     return Failure(
-        Status.MISMATCH, text, "mismatch", item.seq, KIND_LABELS[item.kind], observed=tuple(submitted), payload_bytes=size
+        Status.MISMATCH,
+        text,
+        "mismatch",
+        item.seq,
+        KIND_LABELS[item.kind],
+        observed=tuple(submitted),
+        payload_bytes=size,
     )
 
 

@@ -6,6 +6,7 @@ Reductions of large rounds run in a small thread pool and come back as posts. Us
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import selectors
@@ -24,6 +25,7 @@ from fakegpu.errors import Status, error_for
 log = logging.getLogger("fakegpu.coordinator")
 _READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 _MAX_WAIT_S = 3600.0
+_LINGER_NS = 1_000_000_000
 _PAUSE_S = 0.05  # after accept failed for want of descriptors
 
 
@@ -40,7 +42,8 @@ class EventLoop:
         self._posted: deque[Callable] = deque()
         self._connections: set[Connection] = set()
         self._silent: deque[Connection] = deque()  # in order of arrival: may not have said HELLO yet
-        self._lost: list[Connection] = []
+        self._lost: list[Connection] = []  # or refused: to be looked after at the end of the turn
+        self._lingering: deque[tuple[int, Connection]] = deque()  # refused: closed at that time
         self._stopping = False
         self._pool: ThreadPoolExecutor | None = None
         self.thread: threading.Thread | None = None  # the one that runs it
@@ -89,7 +92,7 @@ class EventLoop:
                 if self.registry.deadline <= now:
                     self.registry.expire(now)
                     self._bury()
-                if self._silent:
+                if self._silent or self._lingering:
                     self._check_silent(now)
         finally:
             self._close()
@@ -98,6 +101,8 @@ class EventLoop:
         due = self.registry.deadline
         if self._silent:
             due = min(due, self._silent[0].opened_ns + self._hello_ns)
+        if self._lingering:
+            due = min(due, self._lingering[0][0])
         return min(max((due - time.monotonic_ns()) / 1e9, 0.0), _MAX_WAIT_S)
 
     def _woken(self, _events: int) -> None:
@@ -155,12 +160,12 @@ class EventLoop:
                 self._selector.modify(connection.sock, _READ, self._selector.get_key(connection.sock).data)
         if events & _READ and not connection.lost:
             connection.readable()
-            if connection.process.state == "ended":
+            if connection.process.state == "ended" and not connection.refused:
                 connection.fail("ended")
 
     def _changed(self, connection: Connection) -> None:
-        """A connection became blocked, or lost."""
-        if connection.lost:
+        """A connection became blocked, refused or lost."""
+        if connection.lost or connection.refused:
             self._lost.append(connection)
         elif connection in self._connections:
             self._selector.modify(connection.sock, _READ | _WRITE, self._selector.get_key(connection.sock).data)
@@ -171,20 +176,35 @@ class EventLoop:
             connection = self._lost.pop()
             if connection not in self._connections:
                 continue
-            self._connections.discard(connection)
-            self._selector.unregister(connection.sock)
-            if connection.pidfd >= 0:
-                self._selector.unregister(connection.pidfd)
-            process = connection.process
-            if process.state == "new" or connection.lost.startswith("it broke the protocol"):
-                log.warning("connection from %s closed: %s", process.peer, connection.lost)
-            connection.close()
-            self.registry.gone(process, connection.lost, time.monotonic_ns())
+            process, why = connection.process, connection.refused or connection.lost
+            if process.state == "new" or (connection.refused and process.state != "ended"):
+                log.warning("connection from %s closed: %s", process.peer, why)
+            if connection.lost:
+                self._forget(connection)
+            else:
+                self._linger(connection)
+            self.registry.gone(process, why, time.monotonic_ns())
+
+    def _forget(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        self._selector.unregister(connection.sock)
+        if connection.pidfd >= 0:
+            self._selector.unregister(connection.pidfd)
+        connection.close()
+
+    def _linger(self, connection: Connection) -> None:
+        """Nothing more goes out; wait a moment for the peer to have read it and to close."""
+        with contextlib.suppress(OSError):
+            connection.sock.shutdown(socket.SHUT_WR)
+        self._lingering.append((time.monotonic_ns() + _LINGER_NS, connection))
 
     def _check_silent(self, now: int) -> None:
+        """Close those that never said HELLO, and the refused ones whose time is up."""
+        while self._lingering and self._lingering[0][0] <= now:
+            self._lingering.popleft()[1].fail("refused")
         while self._silent:
             connection = self._silent[0]
-            if connection.process.state not in ("new", "challenged") or connection.lost:
+            if connection.process.state not in ("new", "challenged") or connection.lost or connection.refused:
                 self._silent.popleft()
             elif connection.opened_ns + self._hello_ns <= now:
                 self._silent.popleft()

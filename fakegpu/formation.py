@@ -125,9 +125,7 @@ def _made(registry: Registry, comm: Communicator, joiners: list[Joiner], gatheri
         process, handle, global_rank = joiner.process, comm.handle(rank), comm.global_ranks[rank]
         comm.members[rank] = Member(process, handle, joiner.device)
         process.members[handle] = (comm, rank)
-        records.append(
-            wire.Member(global_rank=global_rank, node=process.node, device=joiner.device, pid=process.pid)
-        )
+        records.append(wire.Member(global_rank=global_rank, node=process.node, device=joiner.device, pid=process.pid))
         registry.recorder.rank_joined(global_rank, process.host, process.pid, process.node, joiner.device)
     parent = gathering.parent
     registry.recorder.communicator_created(comm.id, comm.name, comm.global_ranks, parent.id if parent else None)

@@ -150,7 +150,11 @@ class Membership:
         out = frozenset(listed)
         call = f"shrink of {parent.title}"
         if len(out) != len(listed) or not out or not out < frozenset(range(parent.nranks)):
-            return [_refuse(joiner, f"{call}: excluded ranks {listed}, expected some of 0 to {parent.nranks - 1}, each once")]
+            return [
+                _refuse(
+                    joiner, f"{call}: excluded ranks {listed}, expected some of 0 to {parent.nranks - 1}, each once"
+                )
+            ]
         if joiner.rank in out:
             return [_refuse(joiner, f"{call}: called by the excluded rank {joiner.rank}")]
         effects: list = []
@@ -231,8 +235,14 @@ class Membership:
         effects: list = [(REFUSE, joiner, status, text) for joiner in gathering.joined.values()]
         if gathering.parent is not None and gathering.parent.failure is None:
             there = tuple(gathering.joined)
-            failure = Failure(status, text, "timeout" if status == Status.MISSING_RANK else "mismatch",
-                              operation=gathering.kind, observed=there, waiting=there)
+            failure = Failure(
+                status,
+                text,
+                "timeout" if status == Status.MISSING_RANK else "mismatch",
+                operation=gathering.kind,
+                observed=there,
+                waiting=there,
+            )
             effects.append((FAIL_PARENT, gathering.parent, failure))
         return effects
 

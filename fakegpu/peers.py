@@ -29,7 +29,7 @@ class Hooks:
     """Own policies, called in the event loop's thread; a StatusError from the first two refuses."""
 
     on_join: Callable | None = None  # (Process): a rank said hello
-    on_operation: Callable | None = None  # (Communicator, rank, [Op]): a rank submitted; an error fails the communicator
+    on_operation: Callable | None = None  # (Communicator, rank, [Op]): a rank submitted; refusing fails them all
     on_communicator: Callable | None = None  # (Communicator): made
     on_finished: Callable | None = None  # (OperationEvent)
     on_failure: Callable | None = None  # (Communicator, Failure)

@@ -85,8 +85,10 @@ class Round:
 class Transfer:
     """What collectives and exchanges have in common: rounds, the window, the members to send to."""
 
-    __slots__ = ("comm", "count", "dropped", "elem_bytes", "emitted", "emitting", "item", "keys", "relay", "round_elems",
-                 "rounds", "table", "unreleased")  # fmt: skip
+    __slots__ = (
+        "comm", "count", "dropped", "elem_bytes", "emitted", "emitting", "item", "keys", "relay", "round_elems",
+        "rounds", "table", "unreleased",
+    )  # fmt: skip
 
     def __init__(self, relay: Relay, comm, item, kind: int, nranks: int, op) -> None:
         self.relay, self.comm, self.item = relay, comm, item
@@ -197,7 +199,9 @@ class CollectiveTransfer(Transfer):
             reduce(dtype, redop, inputs, inputs[:1], scalars)
             self.reduced(current)
         else:
-            self.relay.in_thread(lambda: reduce(dtype, redop, inputs, inputs[:1], scalars), lambda: self.reduced(current))
+            self.relay.in_thread(
+                lambda: reduce(dtype, redop, inputs, inputs[:1], scalars), lambda: self.reduced(current)
+            )
 
     def reduced(self, current: Round) -> None:
         """The round's first buffer holds the reduction."""
@@ -239,8 +243,8 @@ class Stream(Transfer):
         if not self.eager:
             self.check_round(rank, opid, number, size, self.block_bytes(number))
         if number != self.arrived_rounds or number >= self.rounds or size != self.block_bytes(number):
-            text = f"{self.comm.title}: DATA of rank {rank} for operation {opid}: round {number} with {size} bytes, expected "
-            raise error_for(Status.PROTOCOL, f"{text}round {self.arrived_rounds} of {self.rounds}")
+            text = f"{self.comm.title}: DATA of rank {rank} for operation {opid}: round {number} with {size} bytes"
+            raise error_for(Status.PROTOCOL, f"{text}, expected round {self.arrived_rounds} of {self.rounds}")
         self.arrived_rounds += 1
         current = self.table[number] = Round(self, 1, 1)
         view = current.views[0] = self.relay.pool.take(size)
@@ -318,7 +322,8 @@ class Relay:
         if transfer is None:
             if comm.failure is not None:
                 return None
-            raise error_for(Status.PROTOCOL, f"{comm.title}: DATA of rank {rank} for operation {opid}, which is not under way")
+            text = f"{comm.title}: DATA of rank {rank} for operation {opid}, which is not under way"
+            raise error_for(Status.PROTOCOL, text)
         return transfer.reserve(rank, opid, number, size)
 
     def arrived(self, slot: Slot, now: int) -> None:

@@ -77,6 +77,7 @@ def _parse_int(text: str) -> int | None:
 
 
 _V = Variable
+# fmt: off
 VARIABLES: tuple[Variable, ...] = (
     _V("MODE", "mode", "--mode", "choice", "simulate", "compute: fake devices, real ones, or hands off",
        ("simulate", "hybrid", "passthrough")),
@@ -132,6 +133,7 @@ VARIABLES: tuple[Variable, ...] = (
     _V("VERBOSE", "verbose", "--verbose", "bool", False, "more on stderr, tracebacks included"),
     _V("QUIET", "quiet", "--quiet", "bool", False, "nothing on stderr but errors"),
 )
+# fmt: on
 BY_FIELD = {variable.field: variable for variable in VARIABLES}
 
 

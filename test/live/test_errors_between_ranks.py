@@ -1,4 +1,4 @@
-"""What goes wrong between ranks is an error on every member, whose text says who did what. Real coordinator, threads."""
+"""What goes wrong between ranks is an error on every member, whose text says who did what; real coordinator."""
 
 from __future__ import annotations
 
@@ -50,7 +50,10 @@ def test_different_collectives_print_both_sides(coordinator):
 
 MISMATCHES = {
     "count": (lambda c: c.all_reduce(np.zeros(409600 - 2 * c.rank, np.float32)), ["count 409600 sum", "count 409598"]),
-    "dtype": (lambda c: c.all_reduce(np.zeros(4, ["float32", "float64"][c.rank])), ["float32 count 4", "float64 count 4"]),
+    "dtype": (
+        lambda c: c.all_reduce(np.zeros(4, ["float32", "float64"][c.rank])),
+        ["float32 count 4", "float64 count 4"],
+    ),
     "op": (lambda c: c.all_reduce(np.zeros(4), op=["sum", "max"][c.rank]), ["count 4 sum", "count 4 max"]),
     "root": (lambda c: c.broadcast(np.zeros(4), root=c.rank), ["root 0", "root 1"]),
 }
@@ -150,7 +153,9 @@ def test_init_timeout_names_who_never_joined(coordinator):
             return client.init(4, rank, world_id("s"), "late")
 
     for text in texts(run_threads(2, run), errors.MissingRankError):
-        assert text.startswith(f"init of communicator 'late' of 4 ranks timed out after {SHORT_MS} ms: ranks 0-1 joined;")
+        assert text.startswith(
+            f"init of communicator 'late' of 4 ranks timed out after {SHORT_MS} ms: ranks 0-1 joined;"
+        )
         assert "never joined: ranks 2-3" in text
         assert "was libnccl.so.2 preloaded" in text
 
@@ -277,7 +282,7 @@ def test_a_rank_that_left_is_named_at_once(coordinator, how):
             else:
                 left.wait(30)
                 return comm.all_reduce(np.zeros(3))
-        left.set()
+        return left.set()
 
     if how == "destroy":
         left.set()

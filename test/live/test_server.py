@@ -234,7 +234,9 @@ def test_ranks_and_buffered_bytes_are_limited():
 
 def test_world_size_must_fit_the_cluster():
     with fakegpu.Coordinator(cluster=DATA / "cluster_valid.yaml") as made:
-        with pytest.raises(errors.WorldError, match=r"world size 3 does not fit cluster '.*cluster_valid.yaml\), which lists 4"):
+        with pytest.raises(
+            errors.WorldError, match=r"world size 3 does not fit cluster '.*cluster_valid.yaml\), which lists 4"
+        ):
             fakegpu.connect(made.address, rank=0, world_size=3, timeout_ms=5000)
         with pytest.raises(errors.WorldError, match="rank 4 does not fit"):
             fakegpu.connect(made.address, rank=4, timeout_ms=5000)

@@ -76,9 +76,9 @@ def test_rounds_equal_the_header(tmp_path):
     source = tmp_path / "rounds.c"
     source.write_text(
         '#include <stdio.h>\n#include "fg_core.h"\nstatic const unsigned long long t[][5] = {' + rows + "};\n"
-        "int main(void) { for (size_t i = 0; i < sizeof t / sizeof *t; i++) printf(\"%llu %llu\\n\",\n"
+        'int main(void) { for (size_t i = 0; i < sizeof t / sizeof *t; i++) printf("%llu %llu\\n",\n'
         "(unsigned long long)fg_round_elems((int)t[i][0], (uint32_t)t[i][1], t[i][3], t[i][4]),\n"
-        "(unsigned long long)fg_round_count((int)t[i][0], (uint32_t)t[i][1], t[i][2], t[i][3], t[i][4])); return 0; }\n",
+        "(unsigned long long)fg_round_count((int)t[i][0], (uint32_t)t[i][1], t[i][2], t[i][3], t[i][4])); }\n",
         encoding="utf-8",
     )
     program = tmp_path / "rounds"

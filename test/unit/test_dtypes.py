@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from fakegpu import dtypes
+from fakegpu._core.reduce import reduce
 from fakegpu.dtypes import DType, Kind, ReduceOp
 from fakegpu.errors import ArgumentError
 
@@ -50,11 +51,14 @@ def test_block_rules_equal_the_header(tmp_path):
     assert ours == theirs
 
 
-def test_sizes_equal_numpy_and_the_core():
-    core = pytest.importorskip("fakegpu._core.reduce")
-    for dtype in DType:
-        assert dtype.size == dtype.numpy.itemsize
-        assert dtype.size == core.dtype_size(int(dtype))
+@pytest.mark.parametrize("dtype", DType, ids=lambda d: d.label)
+def test_sizes_equal_numpy_and_the_core(dtype):
+    assert dtype.size == dtype.numpy.itemsize
+    zeros = bytearray(4 * dtype.size)
+    reduce(dtype, ReduceOp.SUM, [zeros], [zeros])
+    if dtype.size > 1:
+        with pytest.raises(ValueError, match=f"multiple of {dtype.size}"):
+            reduce(dtype, ReduceOp.SUM, [bytes(dtype.size + 1)], [bytearray(dtype.size + 1)])
 
 
 def test_numpy_round_trip():

@@ -1,4 +1,4 @@
-"""The import layers of ARCHITECTURE.md: a module imports from lower lines or from its own, and nothing goes in a circle.
+"""The import layers of ARCHITECTURE.md: a module imports from lower lines or its own, and nothing goes in a circle.
 
 Imports are read from the source, those inside functions and under TYPE_CHECKING, too; the latter are for annotations
 only and may name a higher module of the same package.
@@ -19,8 +19,8 @@ LAYERS = (
     ("_core",),
     ("profiles", "cluster", "topology", "timing", "collectives", "recorder"),
     ("communicator", "operations", "wording", "diagnosis"),
-    ("coordinator", "membership", "formation", "admission", "peers", "relay"),
-    ("server", "eventloop", "connection", "endpoint", "report", "client", "member", "task", "control"),
+    ("coordinator", "membership", "formation", "admission", "peers", "relay", "pace"),
+    ("server", "eventloop", "connection", "endpoint", "report", "client", "member", "task", "control", "framesocket"),
     ("cli", "launch", "testing", "nccl_ctypes", "bootstrap", "__main__"),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
@@ -100,7 +100,9 @@ def test_import_of_the_package_loads_nothing_else():
     import subprocess
     import sys
 
-    code = "import sys, fakegpu, fakegpu._core.capi; print([m for m in sys.modules if m.split('.')[0] in " \
-           "('numpy', 'attrs', 'attr', 'yaml', 'rich') or m.startswith('fakegpu.') and not m.startswith('fakegpu._core')])"
+    code = (
+        "import sys, fakegpu, fakegpu._core.capi; print([m for m in sys.modules if m.split('.')[0] in "
+        "('numpy', 'attrs', 'attr', 'yaml', 'rich') or m.startswith('fakegpu.') and not m.startswith('fakegpu._core')])"
+    )
     out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     assert out.strip() == "[]"

@@ -9,7 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakegpu.errors import Status
-from fakegpu.membership import COMM_SHM, FAIL_PARENT, NO_COLOR, READY, REFUSE, SHRINK_ABORT, Joiner, Membership, world_id
+from fakegpu.membership import (
+    COMM_SHM,
+    FAIL_PARENT,
+    NO_COLOR,
+    READY,
+    REFUSE,
+    SHRINK_ABORT,
+    Joiner,
+    Membership,
+    world_id,
+)
 from fakegpu.operations import Failure
 
 SECOND = 1_000_000_000
