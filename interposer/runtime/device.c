@@ -16,6 +16,8 @@ static const fg_profile_t *physical[FG_MAX_DEVICES];
 static int physical_count, visible[FG_MAX_DEVICES], visible_count;
 static __thread int current;
 static __thread bool current_set;
+static __thread unsigned epoch; /* how often this thread chose a device */
+static volatile bool active[FG_MAX_DEVICES];
 
 static const fg_profile_t *find_profile(const char *name, size_t length) {
     for (int i = 0; i < fg_profile_count; i++)
@@ -196,7 +198,22 @@ int fg_rt_device_set(int device) {
         return status;
     current = device;
     current_set = true;
+    epoch++;
+    active[device] = true;
     return FG_OK;
+}
+
+unsigned fg_rt_device_epoch(void) {
+    return epoch;
+}
+
+void fg_rt_device_activate(int device) {
+    if (!fg_rt_device_check(device))
+        active[device] = true;
+}
+
+bool fg_rt_device_active(int device) {
+    return !fg_rt_device_check(device) && active[device];
 }
 
 bool fg_rt_device_current_set(void) {

@@ -23,6 +23,9 @@ FG_RT_API int fg_rt_device_check(int device); /* FG_OK or FG_CUDA(invalid device
 FG_RT_API void fg_rt_device_pci(int device, char out[16]); /* "0000:07:00.0" */
 FG_RT_API int fg_rt_device_pci_bus(int device);
 FG_RT_API bool fg_rt_device_current_set(void); /* this thread called fg_rt_device_set */
+FG_RT_API unsigned fg_rt_device_epoch(void);   /* how often this thread called fg_rt_device_set */
+FG_RT_API void fg_rt_device_activate(int device); /* the device's primary context came into being */
+FG_RT_API bool fg_rt_device_active(int device);
 #define FG_ATTRIBUTES 160
 FG_RT_API int fg_rt_device_attribute(int device, int attribute, int *out); /* numbers of cudaDeviceAttr/CUdevice_attribute */
 
@@ -45,6 +48,22 @@ FG_RT_API int fg_rt_memory_account(int device, int64_t bytes); /* FG_OUT_OF_MEMO
 FG_RT_API int fg_rt_memory_host_guard(uint64_t bytes); /* FG_OUT_OF_MEMORY: the host has not that much left */
 FG_RT_API int fg_rt_memory_set_pool(void *pointer, void *pool);
 FG_RT_API void fg_rt_memory_free_device(int device); /* cudaDeviceReset: every block allocated there */
+
+/* ---- vmm.c: memory apart from addresses (cuMemCreate, cuMemMap): a shared segment per handle ---- */
+#define FG_VMM_GRANULARITY (2ull << 20)
+typedef struct fg_vmm fg_vmm_t;
+FG_RT_API int fg_rt_vmm_create(int device, uint64_t bytes, uint32_t handle_types, fg_vmm_t **out);
+FG_RT_API int fg_rt_vmm_release(fg_vmm_t *handle);
+FG_RT_API int fg_rt_vmm_info(const fg_vmm_t *handle, int *device, uint64_t *bytes, uint32_t *handle_types);
+FG_RT_API int fg_rt_vmm_reserve(uint64_t bytes, uint64_t align, void **out);
+FG_RT_API int fg_rt_vmm_unreserve(void *address, uint64_t bytes);
+FG_RT_API int fg_rt_vmm_map(void *address, uint64_t bytes, uint64_t offset, fg_vmm_t *handle); /* not yet accessible */
+FG_RT_API int fg_rt_vmm_unmap(void *address, uint64_t bytes);
+FG_RT_API int fg_rt_vmm_protect(void *address, uint64_t bytes, int flags); /* CUmemAccess_flags: 0, 1 read, 3 both */
+FG_RT_API int fg_rt_vmm_protection(const void *address, int *flags);
+FG_RT_API int fg_rt_vmm_export(fg_vmm_t *handle, int *fd); /* a new descriptor, the caller's */
+FG_RT_API int fg_rt_vmm_import(int fd, fg_vmm_t **out);    /* the descriptor stays the caller's */
+FG_RT_API int fg_rt_vmm_retain(const void *address, fg_vmm_t **out);
 
 /* ---- stream.c ---- */
 #define FG_STREAM_NON_BLOCKING 1u

@@ -32,6 +32,11 @@ fg_block_t *fg_block_find(const void *pointer) {
     return block && (uintptr_t)pointer - block->node.key < block->bytes ? block : NULL;
 }
 
+fg_block_t *fg_block_above(const void *pointer) {
+    fg_node_t *node = fg_tree_above(blocks, (uintptr_t)pointer, 0);
+    return node ? FG_ENTRY(node, fg_block_t, node) : NULL;
+}
+
 int fg_block_add(const fg_block_t *block, void *address) {
     fg_block_t *made = malloc(sizeof *made);
     if (!made)
@@ -115,6 +120,7 @@ int fg_rt_memory_alloc(int device, uint64_t bytes, void **out) {
     if (status || (status = fg_rt_device_check(device)) || !bytes || (status = page_round(bytes, &bytes)))
         return status;
     fg_fork_arm();
+    fg_rt_device_activate(device);
     fg_memory_lock();
     fg_arena_t *arena = fg_device_arena(device);
     status = arena ? fg_memory_charge(device, (int64_t)bytes) : FG_SYSTEM;

@@ -16,11 +16,13 @@ typedef struct fg_block {
     uint64_t inode, offset;
     void *owner;         /* vmm handle, import record or pool */
     bool mapped_handle, imported;
+    int access;          /* of a mapped handle: CUmemAccess_flags */
 } fg_block_t;
 
 void fg_memory_lock(void);
 void fg_memory_unlock(void);
 fg_block_t *fg_block_find(const void *pointer); /* lock held; NULL = not ours */
+fg_block_t *fg_block_above(const void *pointer); /* lock held; the first that starts there or later, or NULL */
 int fg_block_add(const fg_block_t *block, void *address); /* lock held; copies */
 void fg_block_remove(fg_block_t *block); /* lock held; forgets and frees the record, not the memory */
 fg_arena_t *fg_device_arena(int device); /* lock held; created on first use; NULL with the error set */
