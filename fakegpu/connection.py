@@ -7,6 +7,7 @@ are partial; the event loop in server.py calls `readable` and `writable`. Layer 
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import struct
@@ -19,6 +20,7 @@ from fakegpu.coordinator import Registry
 from fakegpu.errors import Status, StatusError, error_for
 from fakegpu.peers import Process
 
+log = logging.getLogger("fakegpu.coordinator")
 _HEADER = wire.HEADER_BYTES
 _DATA = wire.T_DATA
 _DATA_HEAD = _HEADER + wire.Data.BYTES  # a DATA frame's part before its payload
@@ -167,6 +169,11 @@ class Connection:
             self.registry.handle(self.process, frame, wire.decode_body(frame, body), time.monotonic_ns())
         except StatusError as error:
             self.refuse(error, frame.request)
+        except wire.WireError:
+            raise
+        except Exception as error:  # a defect must end one connection, not everybody's
+            log.exception("internal error in %s", wire.FRAME_NAMES[frame.type])
+            self.refuse(error_for(Status.INTERNAL, f"{wire.FRAME_NAMES[frame.type]}: {error!r}"), frame.request)
 
     # ---- output ----
 

@@ -75,8 +75,12 @@ class EventLoop:
         self._pool.submit(self._work, work, then)
 
     def _work(self, work: Callable, then: Callable) -> None:
-        work()
-        self.post(then)
+        try:
+            work()
+        except Exception:  # the operation's time-out tells its ranks
+            log.exception("internal error in a reduction")
+        else:
+            self.post(then)
 
     # ---- the loop ----
 
@@ -126,7 +130,7 @@ class EventLoop:
             pid, uid = endpoint.peer_credentials(sock)
             peer = f"pid {pid}"
         else:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            endpoint.tune_tcp(sock)
             peer = f"{where[0]}:{where[1]}"
         connection = Connection(sock, self.registry, peer, local, self._changed)
         self._connections.add(connection)

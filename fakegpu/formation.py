@@ -137,8 +137,7 @@ def _made(registry: Registry, comm: Communicator, joiners: list[Joiner], gatheri
             nranks=comm.nranks, rank=rank, control_slots=comm.max_outstanding, name=comm.name, members=records,
         )  # fmt: skip
         joiner.process.send(frame, control.fd if control else None)
-    if registry.hooks.on_communicator is not None:
-        registry.hooks.on_communicator(comm)
+    registry.hooks.told("on_communicator", comm)
 
 
 def _recovered(registry: Registry, comm: Communicator, gathering: Gathering, now: int) -> None:

@@ -26,6 +26,7 @@ FAIL_PARENT = 4  # (FAIL_PARENT, Communicator, Failure)
 
 COMM_SHM, SHRINK_ABORT = 1, 4  # FG_COMM_* flags of fg_wire.h
 MAX_RANKS = 65536
+_MAX_ISSUED = 65536  # ids that nobody used yet: bounds the memory
 _ID_BYTES, _NAME_BYTES = 128, 64
 _ID_MAGIC, _WORLD_MAGIC = b"FGUID\0\0\1", b"FGWORLD\1"
 
@@ -86,7 +87,7 @@ class Membership:
     def __init__(self, job: int, shm_allowed: bool) -> None:
         self._job = job.to_bytes(8, "little")
         self._shm_allowed = shm_allowed
-        self._issued: set[bytes] = set()  # made and not used so far
+        self._issued: dict[bytes, None] = {}  # made and not used so far, oldest first
         self._gatherings: dict[object, Gathering] = {}
         self._calls: dict[tuple[str, int, int], int] = {}  # (kind, parent, rank): calls so far
         self._comm_ids = count(1)
@@ -102,7 +103,9 @@ class Membership:
     def new_id(self) -> bytes:
         """A unique id, good for one communicator of this coordinator's life."""
         made = (_ID_MAGIC + self._job + os.urandom(16)).ljust(_ID_BYTES, b"\0")
-        self._issued.add(made)
+        self._issued[made] = None
+        if len(self._issued) > _MAX_ISSUED:
+            del self._issued[next(iter(self._issued))]
         return made
 
     def _id_problem(self, unique_id: bytes) -> str:
@@ -125,7 +128,7 @@ class Membership:
         key = unique_id
         gathering = self._gatherings.get(key)
         if gathering is None:
-            self._issued.discard(unique_id)
+            self._issued.pop(unique_id, None)
             title = f"init of communicator '{joiner.name}'" if joiner.name else "init of a communicator"
             gathering = Gathering("init", f"{title} of {nranks} ranks", frozenset(range(nranks)), now)
             self._gatherings[key] = gathering

@@ -5,6 +5,7 @@ Plain records of the registry (coordinator.py); the sockets behind them belong t
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 import attrs
@@ -12,6 +13,8 @@ import attrs
 from fakegpu._core import wire
 from fakegpu.communicator import Communicator
 from fakegpu.errors import Status
+
+log = logging.getLogger("fakegpu.coordinator")
 
 
 @attrs.frozen
@@ -26,13 +29,25 @@ class Limits:
 
 @attrs.frozen
 class Hooks:
-    """Own policies, called in the event loop's thread; a StatusError from the first two refuses."""
+    """Own policies, called in the event loop's thread; a StatusError from the first two refuses.
+
+    What another hook raises is logged and ends nothing.
+    """
 
     on_join: Callable | None = None  # (Process): a rank said hello
     on_operation: Callable | None = None  # (Communicator, rank, [Op]): a rank submitted; refusing fails them all
     on_communicator: Callable | None = None  # (Communicator): made
     on_finished: Callable | None = None  # (OperationEvent)
     on_failure: Callable | None = None  # (Communicator, Failure)
+
+    def told(self, name: str, *what: object) -> None:
+        """Call a hook that only listens."""
+        hook = getattr(self, name)
+        if hook is not None:
+            try:
+                hook(*what)
+            except Exception:
+                log.exception("hook %s", name)
 
 
 @attrs.define(eq=False)

@@ -296,6 +296,14 @@ def test_simulated_time_of_a_group(coordinator):
     assert all(time_us > 1 for time_us in values(run_ranks(coordinator.address, 2, body)))
 
 
+def test_a_hook_that_raises_ends_nothing(caplog):
+    from fakegpu.peers import Hooks
+
+    with fakegpu.Coordinator(hooks=Hooks(on_finished=lambda event: 1 / 0, on_communicator=lambda comm: 1 / 0)) as made:
+        assert still_works(made)
+    assert {"hook on_finished", "hook on_communicator"} <= {record.message for record in caplog.records}
+
+
 def test_hooks_are_told_and_may_refuse():
     seen = []
 
