@@ -58,6 +58,9 @@ FG_EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *asyn
     if (status == FG_ABORTED && comm->phase == FG_PHASE_REVOKED) {
         status = FG_OK; /* what the caller asked for: quiescent, ready for shrink, split or destroy */
     }
+    if (status != FG_OK && status != FG_IN_PROGRESS && comm->rt) {
+        fg_nccl_remember(comm);
+    }
     *asyncError = fg_nccl_code(status);
     return ncclSuccess;
 }

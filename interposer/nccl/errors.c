@@ -17,11 +17,24 @@ ncclResult_t fg_nccl_code(int status) {
     }
 }
 
-static void keep(const char *text) {
+static void remember(const char *text) {
     snprintf(last, sizeof last, "%s", text);
     pthread_mutex_lock(&lock);
     snprintf(process_last, sizeof process_last, "%s", text);
     pthread_mutex_unlock(&lock);
+}
+
+/* A watchdog polls ncclCommGetAsyncError and then asks ncclGetLastError(NULL), as torch's does. */
+void fg_nccl_remember(ncclComm_t comm) {
+    char text[2048] = "";
+    fg_rt_comm_text(comm->rt, text, sizeof text);
+    if (text[0]) {
+        remember(text);
+    }
+}
+
+static void keep(const char *text) {
+    remember(text);
     fg_nccl_print(FG_DEBUG_WARN, fg_rt_device_get(), "%s", text);
 }
 

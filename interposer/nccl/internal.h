@@ -68,6 +68,7 @@ typedef struct fg_nccl_request { /* one operation as the caller asked for it */
 /* errors.c: keeps the text for ncclGetLastError, prints it at NCCL_DEBUG=WARN, answers NCCL's number */
 ncclResult_t fg_nccl_error(int status, const char *format, ...) FG_PRINTF(2, 3);
 ncclResult_t fg_nccl_result(int status); /* of a runtime function that has set its error text */
+void fg_nccl_remember(ncclComm_t comm); /* its error's text is this thread's last error */
 ncclResult_t fg_nccl_code(int status);
 
 /* debug.c */
