@@ -180,6 +180,28 @@ void fg_rt_device_uuid(int device, uint8_t uuid[16]) {
         physical_uuid(visible[device], uuid);
 }
 
+int fg_rt_physical_count(void) {
+    fg_rt_device_count();
+    return physical_count;
+}
+
+const fg_profile_t *fg_rt_physical_profile(int index) {
+    return index >= 0 && index < fg_rt_physical_count() ? physical[index] : NULL;
+}
+
+void fg_rt_physical_uuid(int index, char out[48]) {
+    out[0] = 0;
+    if (fg_rt_physical_profile(index))
+        uuid_text(index, out);
+}
+
+int fg_rt_physical_visible(int index) {
+    for (int device = 0; device < fg_rt_device_count(); device++)
+        if (fg_rt_device_physical(device) == index)
+            return device;
+    return -1;
+}
+
 int fg_rt_device_pci_bus(int device) {
     return fg_rt_device_physical(device) + 1;
 }

@@ -26,6 +26,11 @@ FG_RT_API bool fg_rt_device_current_set(void); /* this thread called fg_rt_devic
 FG_RT_API unsigned fg_rt_device_epoch(void);   /* how often this thread called fg_rt_device_set */
 FG_RT_API void fg_rt_device_activate(int device); /* the device's primary context came into being */
 FG_RT_API bool fg_rt_device_active(int device);
+/* NVML's view: every device of the machine, before CUDA_VISIBLE_DEVICES */
+FG_RT_API int fg_rt_physical_count(void);
+FG_RT_API const fg_profile_t *fg_rt_physical_profile(int index); /* NULL = no such device */
+FG_RT_API void fg_rt_physical_uuid(int index, char out[48]);     /* "GPU-...": "" = no such device */
+FG_RT_API int fg_rt_physical_visible(int index);                 /* the visible device it is, or -1 */
 #define FG_ATTRIBUTES 160
 FG_RT_API int fg_rt_device_attribute(int device, int attribute, int *out); /* numbers of cudaDeviceAttr/CUdevice_attribute */
 
