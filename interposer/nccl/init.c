@@ -60,16 +60,28 @@ ncclResult_t fg_nccl_new(const char *call, const ncclConfig_t *given, ncclComm_t
     return ncclSuccess;
 }
 
+/* Handles rest here for a while before their memory is used again, so that a late use is told and not followed. */
+static void retire(ncclComm_t comm) {
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static ncclComm_t resting[256];
+    static size_t next;
+    pthread_mutex_lock(&lock);
+    ncclComm_t oldest = resting[next % 256];
+    resting[next++ % 256] = comm;
+    pthread_mutex_unlock(&lock);
+    free(oldest);
+}
+
 void fg_nccl_free(ncclComm_t comm) {
     if (comm->rt) {
         fg_rt_comm_destroy(comm->rt);
     }
     fg_window_free_all(comm);
-    comm->magic = comm->magic_end = 0; /* a later use is told, as long as the memory is not reused */
+    comm->magic = comm->magic_end = 0;
     pthread_mutex_destroy(&comm->lock);
     free(comm->redops);
     free(comm->registered);
-    free(comm);
+    retire(comm);
 }
 
 /* Two ranks on one device are fine here; NCCL refuses them, and so does FAKEGPU_DUPLICATE_GPU=error. */
@@ -103,30 +115,38 @@ ncclResult_t fg_nccl_made(ncclComm_t comm) {
 }
 
 static ncclResult_t begin_init(fg_pending_t *p) {
+    fg_comm_t *made = NULL;
     p->args.name = p->name;
-    return fg_nccl_result(fg_rt_comm_init(&p->args, &p->comm->rt));
+    int status = fg_rt_comm_init(&p->args, &made);
+    p->comm->rt = made;
+    return fg_nccl_result(status);
 }
 
 static ncclResult_t begin_split(fg_pending_t *p) {
-    return fg_nccl_result(fg_rt_comm_split(p->parent->rt, p->color, p->key, p->args.nonblocking, p->name,
-                                           &p->comm->rt));
+    fg_comm_t *made = NULL;
+    int status = fg_rt_comm_split(p->parent->rt, p->color, p->key, p->args.nonblocking, p->name, &made);
+    p->comm->rt = made;
+    return fg_nccl_result(status);
 }
 
 static ncclResult_t begin_shrink(fg_pending_t *p) {
+    fg_comm_t *made = NULL;
     uint32_t flags = p->flags & NCCL_SHRINK_ABORT ? FG_COMM_SHRINK_ABORT : 0;
     if (flags) {
         fg_rt_comm_stop(p->parent->rt, "shrink without some of its ranks");
     }
-    ncclResult_t result = fg_nccl_result(fg_rt_comm_shrink(p->parent->rt, p->exclude, p->nexclude, flags, p->name,
-                                                           &p->comm->rt));
+    int status = fg_rt_comm_shrink(p->parent->rt, p->exclude, p->nexclude, flags, p->name, &made);
+    p->comm->rt = made;
     free(p->exclude);
     p->exclude = NULL;
-    return result;
+    return fg_nccl_result(status);
 }
 
 static ncclResult_t begin_grow(fg_pending_t *p) {
+    fg_comm_t *made = NULL;
     p->args.name = p->name;
-    int status = fg_rt_comm_grow(p->parent ? p->parent->rt : NULL, &p->args, p->with_id, &p->comm->rt);
+    int status = fg_rt_comm_grow(p->parent ? p->parent->rt : NULL, &p->args, p->with_id, &made);
+    p->comm->rt = made;
     if (p->parent && p->with_id && !status) {
         p->parent->grow_id_open = false;
     }

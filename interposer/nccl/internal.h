@@ -29,8 +29,8 @@ typedef struct ncclWindow_vidmem fg_window_t;
 typedef enum fg_comm_phase { FG_PHASE_LIVE, FG_PHASE_FINALIZED, FG_PHASE_REVOKED, FG_PHASE_SUSPENDED } fg_comm_phase_t;
 
 struct ncclComm {
-    uint64_t magic;
-    fg_comm_t *rt; /* NULL: not asked for yet, a group is open */
+    _Atomic uint64_t magic;
+    _Atomic(fg_comm_t *) rt; /* NULL: not asked for yet, a group is open; or aborted */
     int rank, nranks, device;
     int compute_capability;
     bool blocking;
@@ -46,7 +46,7 @@ struct ncclComm {
     void **registered;
     size_t nregistered;
     bool grow_id_open;
-    uint64_t magic_end;
+    _Atomic uint64_t magic_end;
 };
 
 typedef struct fg_nccl_request { /* one operation as the caller asked for it */

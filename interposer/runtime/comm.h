@@ -61,7 +61,8 @@ typedef struct fg_task { /* an operation on its way */
     fg_call_t call;
     fg_op_t op;
     fg_go_t go;
-    fg_task_state_t state;
+    fg_task_state_t state; /* communicator lock */
+    bool over;             /* the same as FG_TASK_ENDED, for the job's own thread */
     bool completed;    /* send: COMPLETE came */
     uint64_t elem;     /* bytes of an element */
     uint64_t rounds;   /* sockets */

@@ -138,6 +138,7 @@ static int end_task(fg_comm_t *comm, fg_job_t *job, fg_task_t *task, bool tell) 
     if (block) {
         fg_p2p_drop(comm, block);
     }
+    task->over = true;
     job->ended++;
     job->open_collectives -= fg_kind_collective(task->call.kind);
     return status;
@@ -192,16 +193,16 @@ static int sweep(fg_comm_t *comm, fg_job_t *job, bool *advanced) {
     for (size_t i = job->first_open; i < job->submitted; i++) {
         fg_task_t *task = &job->tasks[i];
         bool collective = fg_kind_collective(task->call.kind);
-        if (task->state == FG_TASK_ENDED || (collective && collective_open)) {
+        if (task->over || (collective && collective_open)) {
             continue;
         }
         int status = step(comm, job, task, advanced);
         if (status) {
             return status;
         }
-        collective_open |= collective && task->state != FG_TASK_ENDED;
+        collective_open |= collective && !task->over;
     }
-    while (job->first_open < job->submitted && job->tasks[job->first_open].state == FG_TASK_ENDED) {
+    while (job->first_open < job->submitted && job->tasks[job->first_open].over) {
         job->first_open++;
     }
     return FG_OK;

@@ -63,6 +63,8 @@ class World:
         with theirs:
             environment = {k: v for k, v in os.environ.items() if not k.startswith(("FAKEGPU_", "NCCL_"))}
             environment |= self.environment
+            if preload := os.environ.get("TEST_RANK_PRELOAD"):  # a sanitizer's library, for the ranks only
+                environment["LD_PRELOAD"] = preload
             environment |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "PYTHONPATH": f"{ROOT}{os.pathsep}{HERE}"}
             self.processes.append(
                 subprocess.Popen(
