@@ -160,7 +160,10 @@ def build_inputs() -> dict:
             # Cython's output lies beside its source
             if file.suffix not in SOURCE_SUFFIXES or (file.suffix == ".c" and name.startswith("fakegpu/_core/")):
                 continue
-            status = file.stat()
+            try:
+                status = file.stat()
+            except FileNotFoundError:  # another process's temporary file
+                continue
             found[name] = [status.st_mtime_ns, status.st_size]
     return found
 
