@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from fakegpu import diagnosis
+from fakegpu import diagnosis, onesided
 from fakegpu.dtypes import ONE_SIDED, SIZES, Kind
 from fakegpu.errors import Status
 from fakegpu.operations import (
@@ -51,7 +51,8 @@ class Communicator:
 
     __slots__ = (
         "_open", "_seq", "deadline", "failure", "finalized", "global_ranks", "halves", "id", "last", "left",
-        "max_outstanding", "members", "name", "nranks", "pending", "revoked", "running", "shm", "wait_ns",
+        "max_outstanding", "members", "name", "nranks", "pending", "revoked", "running", "shm", "signals",
+        "wait_ns",
     )  # fmt: skip
 
     def __init__(self, comm_id: int, name: str, global_ranks: tuple[int, ...], shm: bool = False) -> None:
@@ -65,8 +66,9 @@ class Communicator:
         self.wait_ns = [0] * self.nranks  # time spent waiting for the last member, taken by the coordinator
         self._seq = [0] * self.nranks  # next collective of each rank
         self.pending: dict[int, Collective] = {}
-        self.halves: dict[tuple[int, int], deque[Half]] = {}  # (src, dst): all sends or all receives
+        self.halves: dict[tuple, deque[Half]] = {}  # (src, dst): all sends or all receives; (src, dst, signal): waits
         self.running: list[dict[int, Collective | Exchange]] = [{} for _ in range(self.nranks)]
+        self.signals: dict[tuple[int, int, int], int] = {}  # (from, to, index and context): signals not waited for
         self.max_outstanding = _MAX_SHM_OUTSTANDING if shm else _MAX_OUTSTANDING
         self._open = [0] * self.nranks  # collectives of each rank that it is not done with
         self.last: list = [None] * self.nranks
@@ -85,8 +87,9 @@ class Communicator:
             if kind == _SEND or kind == _RECV:
                 self._submit_half(rank, op, kind == _SEND, timeout_ns, now, effects)
             elif kind in _ONE_SIDED:
-                text = f"{self.title}: {Kind(kind).label}: not supported yet, expected a collective, send or recv"
-                effects.append((REFUSED, rank, op.opid, Status.NOT_SUPPORTED, text))
+                wrong = onesided.submit(self, rank, op, timeout_ns, now, effects)
+                if wrong is not None:
+                    self._fail(wrong, effects)
             else:
                 self._submit_collective(rank, op, kind, timeout_ns, now, effects)
         return effects

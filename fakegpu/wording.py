@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
 
-from fakegpu.dtypes import POINT_TO_POINT, REDUCING, ROOTED, DType, Kind, ReduceOp
+from fakegpu.dtypes import ONE_SIDED, POINT_TO_POINT, REDUCING, ROOTED, DType, Kind, ReduceOp
 
 _MAX_GROUPS = 8  # distinct submissions printed in full
 
@@ -29,6 +29,9 @@ def rank_list(ranks: Iterable[int]) -> str:
 def operation_name(op) -> str:
     """ "all_reduce #3", "send #0 to rank 1"."""
     kind = Kind(op.kind)
+    if kind in ONE_SIDED:
+        where = "from" if kind is Kind.WAIT_SIGNAL else "to"
+        return f"{kind.label} {where} rank {op.root} (index {op.scalar & 0xFFFFFFFF}, context {op.scalar >> 32})"
     name = f"{kind.label} #{op.seq}"
     if kind in POINT_TO_POINT:
         name += f" {'to' if kind is Kind.SEND else 'from'} rank {op.root}"
@@ -38,8 +41,10 @@ def operation_name(op) -> str:
 def operation_text(op) -> str:
     """One submission in full: "all_reduce #3 float32 count 409600 sum"."""
     kind = Kind(op.kind)
-    if kind is Kind.BARRIER:
+    if kind in (Kind.BARRIER, Kind.SIGNAL):
         return operation_name(op)
+    if kind is Kind.WAIT_SIGNAL:
+        return f"{operation_name(op)} for {op.peer_offset} signals"
     text = f"{operation_name(op)} {DType(op.dtype).label} count {op.count}"
     if kind in REDUCING:
         text += f" {ReduceOp(op.redop).label}"

@@ -507,3 +507,63 @@ def simulate_group(ctx: Context, count: int) -> tuple[float, bool]:
     ctx.comm.all_reduce(value, value)
     ctx.nccl.ncclGroupSimulateEnd(ctypes.byref(info))
     return info.estimatedTime, bool((value == 1).all())
+
+
+def put_ring(ctx: Context, count: int, rounds: int) -> bool:
+    """Each rank puts into its right neighbour's window, which waits for the signal and answers with one."""
+    buffers, window = Buffers(ctx, True), ctypes.c_void_p()
+    memory, source = buffers.array(8 * 2 * count, np.dtype("i8")), buffers.array(8 * count, np.dtype("i8"))
+    memory[:] = -1
+    nccl, comm = ctx.nccl, ctx.comm
+    left, right = (ctx.rank - 1) % ctx.nranks, (ctx.rank + 1) % ctx.nranks
+    nccl.ncclCommWindowRegister(comm.handle, memory.ctypes.data, memory.nbytes, ctypes.byref(window), 0)
+    fine = True
+    for number in range(rounds):
+        source[:] = ctx.rank * 100 + number
+        nccl.ncclPutSignal(source.ctypes.data, count, 4, right, window, 8 * count, 0, 0, 0, comm.handle, None)
+        wait_signals(ctx, [(1, left, 0, 0)])
+        fine &= bool((memory[count:] == left * 100 + number).all() and (memory[:count] == -1).all())
+        nccl.ncclSignal(left, 1, 0, 0, comm.handle, None)
+        wait_signals(ctx, [(1, right, 1, 0)])
+    nccl.ncclCommWindowDeregister(comm.handle, window)
+    buffers.free()
+    return fine
+
+
+def wait_signals(ctx: Context, descriptors: list[tuple[int, int, int, int]]) -> None:
+    array = (ctypes.c_int * (4 * len(descriptors)))(*(value for d in descriptors for value in d))
+    ctx.nccl.ncclWaitSignal(len(descriptors), array, ctx.comm.handle, None)
+
+
+def peer_pointers(ctx: Context) -> list[int]:
+    """The first element of every rank's window, read through its pointer in this process."""
+    buffers, window, pointer = Buffers(ctx, True), ctypes.c_void_p(), ctypes.c_void_p()
+    memory = buffers.array(4096, np.dtype("i8"))
+    memory[0] = 40 + ctx.rank
+    ctx.nccl.ncclCommWindowRegister(ctx.comm.handle, memory.ctypes.data, memory.nbytes, ctypes.byref(window), 1)
+    found = []
+    for peer in range(ctx.nranks):
+        ctx.nccl.ncclGetPeerDevicePointer(window, 0, peer, ctypes.byref(pointer))
+        found.append(ctypes.c_int64.from_address(pointer.value).value if pointer.value else None)
+    wait = np.zeros(1, np.int32)
+    ctx.comm.all_reduce(wait, wait)  # nobody frees before everybody has read
+    ctx.nccl.ncclCommWindowDeregister(ctx.comm.handle, window)
+    buffers.free()
+    return found
+
+
+def put_beyond(ctx: Context, on_device: bool, offset: int) -> tuple[int, str]:
+    """A put that cannot be: outside of the window, or into memory nobody else can reach."""
+    buffers, window = Buffers(ctx, on_device), ctypes.c_void_p()
+    memory = buffers.array(64, np.dtype("u1"))
+    ctx.nccl.ncclCommWindowRegister(ctx.comm.handle, memory.ctypes.data, 64, ctypes.byref(window), 0)
+    peer = (ctx.rank + 1) % ctx.nranks
+    result = ctx.nccl.raw.ncclPutSignal(memory.ctypes.data, 32, 1, peer, window, offset, 0, 0, 0, ctx.comm.handle, None)
+    text = ctx.nccl.last_error()
+    ctx.nccl.ncclCommWindowDeregister(ctx.comm.handle, window)
+    buffers.free()
+    return result, text
+
+
+def wait_in_vain(ctx: Context) -> None:
+    wait_signals(ctx, [(2, 1 - ctx.rank, 3, 0)])
