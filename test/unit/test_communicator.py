@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakegpu._core import wire
-from fakegpu.communicator import COMPLETE, FAILED, FINISHED, GO, NEVER, REFUSED, REPLY, START, Communicator
+from fakegpu.communicator import COMPLETE, FAILED, FINISHED, GO, NEVER, REPLY, START, Communicator
 from fakegpu.dtypes import Kind
 from fakegpu.errors import Status
 from fakegpu.wording import find_cycle, grouped_submissions, rank_list
@@ -179,10 +179,25 @@ def test_slots_of_the_control_segment_are_never_reused_too_early():
     assert "at most 64 unfinished" in failure(comm.submit(0, [op(seq=64, opid=65)], SECOND, 0)).text
 
 
-def test_one_sided_operations_are_refused_by_name():
-    (effect,) = communicator(2).submit(0, [op(Kind.PUT_SIGNAL, opid=3)], SECOND, 0)
-    assert effect[:4] == (REFUSED, 0, 3, Status.NOT_SUPPORTED)
-    assert "put_signal" in effect[4]
+def test_a_wait_takes_the_signals_it_asks_for():
+    comm = communicator(2)
+    wait = op(Kind.WAIT_SIGNAL, count=0, opid=9, root=0, peer_offset=2)
+    assert comm.submit(1, [wait], SECOND, 0) == [] and not comm.idle
+    put = comm.submit(0, [op(Kind.PUT_SIGNAL, opid=1, root=1)], SECOND, 10)
+    assert [effect[0] for effect in put] == [FINISHED] and put[0][1].kind == "put_signal"
+    signal = comm.submit(0, [op(Kind.SIGNAL, count=0, opid=2, root=1)], SECOND, 20)
+    assert [effect[1:3] for effect in of(signal, GO)] == [(1, 9)]
+    assert comm.idle and comm.wait_ns[1] == 20
+
+
+def test_signals_of_another_index_or_pair_do_not_count():
+    comm = communicator(3)
+    comm.submit(1, [op(Kind.WAIT_SIGNAL, count=0, opid=9, root=0, peer_offset=1, scalar=5)], SECOND, 0)
+    assert of(comm.submit(0, [op(Kind.SIGNAL, count=0, root=1, scalar=4)], SECOND, 0), GO) == []
+    assert of(comm.submit(2, [op(Kind.SIGNAL, count=0, root=1, scalar=5)], SECOND, 0), GO) == []
+    found = failure(comm.expire(2 * SECOND, NOBODY))
+    assert found.status == Status.MISSING_RANK
+    assert "wait_signal from rank 0 (index 5, context 0) for 1 signals" in found.text
 
 
 def test_a_members_own_failure_fails_all():

@@ -18,7 +18,7 @@ LAYERS = (
     ("errors", "dtypes", "settings"),
     ("_core",),
     ("profiles", "cluster", "topology", "timing", "collectives", "recorder"),
-    ("communicator", "operations", "wording", "diagnosis"),
+    ("communicator", "operations", "onesided", "wording", "diagnosis"),
     ("coordinator", "membership", "formation", "admission", "peers", "relay", "pace"),
     ("server", "eventloop", "connection", "endpoint", "report", "client", "member", "task", "control", "framesocket"),
     ("cli", "launch", "testing", "nccl_ctypes", "bootstrap", "__main__"),
