@@ -66,7 +66,17 @@ FG_EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *asyn
 }
 FG_NCCL_ALSO(ncclCommGetAsyncError);
 
+/* A peer aborted, but nothing of this rank was cut short: there is nothing to flush. */
+static bool left_behind(ncclComm_t comm) {
+    return comm && comm->magic == FG_COMM_MAGIC_BEGIN && comm->rt && comm->phase == FG_PHASE_LIVE &&
+           fg_rt_comm_state(comm->rt) == FG_ABORTED && !fg_rt_comm_cut(comm->rt);
+}
+
 FG_EXPORT ncclResult_t ncclCommFinalize(ncclComm_t comm) {
+    if (left_behind(comm)) {
+        comm->phase = FG_PHASE_FINALIZED;
+        return ncclSuccess;
+    }
     ncclResult_t result = fg_nccl_check_ready(comm, "ncclCommFinalize");
     if (result) {
         return result;

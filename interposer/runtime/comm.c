@@ -190,6 +190,10 @@ int fg_rt_comm_state(fg_comm_t *comm) {
     return atomic_load(&comm->status);
 }
 
+bool fg_rt_comm_cut(fg_comm_t *comm) {
+    return atomic_load(&comm->cut);
+}
+
 void fg_rt_comm_text(fg_comm_t *comm, char *out, size_t bytes) {
     pthread_mutex_lock(&comm->lock);
     snprintf(out, bytes, "%s", comm->text ? comm->text : "");

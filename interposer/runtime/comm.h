@@ -87,6 +87,7 @@ struct fg_comm {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     atomic_int status; /* FG_IN_PROGRESS, FG_OK, or the first permanent error */
+    atomic_bool cut; /* an operation of this rank ended in that error */
     char *text;
     fg_request_t *making, *ending; /* init's and finalize's; freed with the record */
     bool finalizing;

@@ -284,6 +284,7 @@ int fg_rt_job_run(fg_job_t *job) {
     drop_blocks(comm, job);
     status = atomic_load(&comm->status);
     if (status && job->ended < job->ntasks) {
+        atomic_store(&comm->cut, true);
         char text[FG_TEXT_MAX];
         fg_rt_comm_text(comm, text, sizeof text);
         fg_rt_set_error(status, "%s", text);

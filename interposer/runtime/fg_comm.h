@@ -59,6 +59,7 @@ FG_RT_API int fg_rt_comm_wait(fg_comm_t *comm); /* blocks until made; error text
 
 /* ---- state ---- */
 FG_RT_API int fg_rt_comm_state(fg_comm_t *comm); /* FG_IN_PROGRESS, FG_OK, or the first permanent error */
+FG_RT_API bool fg_rt_comm_cut(fg_comm_t *comm); /* an operation of this rank ended in that error */
 FG_RT_API void fg_rt_comm_text(fg_comm_t *comm, char *out, size_t bytes);
 FG_RT_API bool fg_rt_comm_shared(const fg_comm_t *comm); /* its ranks share memory */
 FG_RT_API void fg_rt_comm_info(fg_comm_t *comm, fg_comm_info_t *out); /* only when made */
