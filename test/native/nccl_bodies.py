@@ -567,3 +567,68 @@ def put_beyond(ctx: Context, on_device: bool, offset: int) -> tuple[int, str]:
 
 def wait_in_vain(ctx: Context) -> None:
     wait_signals(ctx, [(2, 1 - ctx.rank, 3, 0)])
+
+
+class Cuda:
+    """The little of libcudart.so.13 that stream tests need."""
+
+    NOT_READY = 600
+
+    def __init__(self) -> None:
+        self.raw = ctypes.CDLL(str(library_path().parent / "libcudart.so.13"))
+
+    def call(self, name: str, *arguments) -> None:
+        result = getattr(self.raw, name)(*arguments)
+        if result:
+            raise RuntimeError(f"{name}: {result}")
+
+    def stream(self) -> ctypes.c_void_p:
+        made = ctypes.c_void_p()
+        self.call("cudaStreamCreateWithFlags", ctypes.byref(made), 1)
+        return made
+
+    def array(self, nbytes: int, dtype: str) -> np.ndarray:
+        pointer = ctypes.c_void_p()
+        self.call("cudaMalloc", ctypes.byref(pointer), ctypes.c_size_t(nbytes))
+        return np.frombuffer((ctypes.c_uint8 * nbytes).from_address(pointer.value), dtype)
+
+
+def issue_async(ctx: Context, count: int) -> tuple[float, int]:
+    """Issue an all-reduce on a stream: seconds that took, and what cudaStreamQuery answers right after."""
+    ctx.cuda = Cuda()
+    ctx.stream, ctx.value = ctx.cuda.stream(), ctx.cuda.array(4 * count, "f4")
+    ctx.value[:] = ctx.rank + 1
+    started = time.perf_counter()
+    ctx.comm.all_reduce(ctx.value, ctx.value, stream=ctx.stream)
+    return time.perf_counter() - started, ctx.cuda.raw.cudaStreamQuery(ctx.stream)
+
+
+def finish_async(ctx: Context) -> float:
+    ctx.cuda.call("cudaStreamSynchronize", ctx.stream)
+    return float(ctx.value[-1])
+
+
+def several_streams(ctx: Context, count: int) -> list[float]:
+    """Operations of one communicator on several streams, ungrouped and in one group that names two of them."""
+    cuda = Cuda()
+    streams, values = [cuda.stream() for _ in range(3)], [cuda.array(8 * count, "f8") for _ in range(3)]
+    for number, (stream, value) in enumerate(zip(streams, values)):
+        value[:] = ctx.rank + number
+        ctx.comm.all_reduce(value, value, stream=stream)
+    with ctx.nccl.group():
+        ctx.comm.all_reduce(values[0], values[0], stream=streams[0])
+        ctx.comm.all_reduce(values[1], values[1], stream=streams[1])
+    for stream in streams:
+        cuda.call("cudaStreamSynchronize", stream)
+    return [float(value[-1]) for value in values]
+
+
+def abort_pending(ctx: Context) -> tuple[float, int]:
+    """Abort with operations queued on a stream whose peer never comes; the stream drains."""
+    cuda = Cuda()
+    stream, value = cuda.stream(), cuda.array(4096, "f4")
+    for _ in range(3):
+        ctx.comm.all_reduce(value, value, stream=stream)
+    seconds = abort(ctx)
+    cuda.call("cudaStreamSynchronize", stream)
+    return seconds, cuda.raw.cudaStreamQuery(stream)
