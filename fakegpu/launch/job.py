@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fakegpu.errors import FakeGPUError
@@ -34,9 +35,12 @@ def say(text: str) -> None:
 def run(command: list[str], settings: Settings) -> int:
     """Run the command; the exit status that fgpu ends with."""
     try:
-        if settings.coordinator_addr or settings.dist_mode not in ("simulate", "proxy"):
+        settings = default_timeout(settings)
+        if settings.dist_mode not in ("simulate", "proxy"):
+            return _run_alone(command, settings)
+        if settings.coordinator_addr:
             return _run_with_given(command, settings)
-        return _run_with_private(command, default_timeout(settings))
+        return _run_with_private(command, settings)
     except CommandError as error:
         say(f"error: {error}")
         return error.status
@@ -52,15 +56,21 @@ def _find(command: list[str], settings: Settings) -> str:
     return program
 
 
-def _run_with_given(command: list[str], settings: Settings) -> int:
-    """With a coordinator that somebody else started, or with none where communication is left alone."""
-    if settings.dist_mode in ("simulate", "proxy"):
-        from fakegpu.launch.given import prepare
-
-        settings = prepare(settings)
+def _run_alone(command: list[str], settings: Settings) -> int:
+    """Without any coordinator: communication is left alone."""
     process = Process(_find(command, settings), command)
     process.release(child_environment(settings, os.environ))
     return _wait(process, settings)
+
+
+def _run_with_given(command: list[str], settings: Settings) -> int:
+    """With a coordinator that somebody else started."""
+    from fakegpu.launch.given import GivenCoordinator
+
+    given = GivenCoordinator(settings)
+    if settings.verbose:
+        say(f"coordinator at {settings.address()}, operation time-out {settings.timeout_ms} ms")
+    return _last_words(given.summary, given.settings, _run_alone(command, given.settings))
 
 
 def _run_with_private(command: list[str], settings: Settings) -> int:
@@ -78,7 +88,7 @@ def _run_with_private(command: list[str], settings: Settings) -> int:
             say(f"coordinator at {private.address}, operation time-out {settings.timeout_ms} ms")
         process.release(child_environment(private.settings, os.environ))
         status = _wait(process, settings)
-        return _last_words(private.stop(), settings, status)
+        return _last_words(private.stop, settings, status)
 
 
 def _wait(process: Process, settings: Settings) -> int:
@@ -88,8 +98,9 @@ def _wait(process: Process, settings: Settings) -> int:
     return status
 
 
-def _last_words(summary: Summary, settings: Settings, status: int) -> int:
+def _last_words(ask: Callable[[], Summary], settings: Settings, status: int) -> int:
     """Failures and the report's place; the final exit status."""
+    summary = ask()
     for text in summary.failures[:MAX_FAILURES_SHOWN]:
         say(text)
     if len(summary.failures) > MAX_FAILURES_SHOWN:

@@ -115,7 +115,7 @@ def coordinator_options(settings: Settings) -> dict:
     """What the settings say about a coordinator, apart from where it listens and what it describes."""
     return {
         **report_paths(settings), "max_operations": settings.max_operations, "eager_bytes": settings.eager_bytes,
-        "chunk_bytes": settings.staging_chunk_bytes, "token": settings.secret(),
+        "chunk_bytes": settings.staging_chunk_bytes, "token": settings.secret(), "pace": settings.pace,
     }
 
 

@@ -172,6 +172,37 @@ def test_unhandled_communication_errors_are_status_3(fgpu, scenario: str, strict
         assert last[2].startswith("fakegpu: exit status 3")
 
 
+@pytest.fixture
+def coordinator(tmp_path: Path):
+    """A coordinator of its own, over TCP."""
+    process = subprocess.Popen([PYTHON, "-m", "fakegpu", "coordinator", "--listen", "127.0.0.1:0", "--report",
+                                str(tmp_path / "theirs.json")], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    yield process.stdout.readline().split()[-1]
+    process.terminate()
+    process.communicate()
+
+
+@pytest.mark.parametrize("scenario, status", [("good", 0), ("ignored", 3), ("handled", 0)])
+def test_a_given_coordinator_is_used_and_asked(fgpu, coordinator: str, scenario: str, status: int) -> None:
+    done = fgpu("--coordinator-transport", "tcp", "--coordinator-addr", coordinator, "--timeout-ms", "60000", PYTHON, PROGRAM,
+                scenario)
+    assert done.returncode == status, done.stderr
+    assert ("see the coordinator's report" in done.stderr) == (scenario != "good")
+
+
+def test_a_cluster_that_does_not_fit_the_given_coordinator(fgpu, tmp_path: Path) -> None:
+    data = ROOT / "verification" / "data"
+    process = subprocess.Popen([PYTHON, "-m", "fakegpu", "coordinator", "--transport", "unix", "--address", str(tmp_path / "c"),
+                                "--cluster-config", str(data / "cluster_valid.yaml")], stdout=subprocess.PIPE, text=True)
+    try:
+        process.stdout.readline()
+        done = fgpu("--coordinator-addr", str(tmp_path / "c"), "--cluster-config", str(data / "cluster_tcp_2r.yaml"), "true")
+    finally:
+        process.terminate()
+        process.communicate()
+    assert "cluster_tcp_2r.yaml describes 2 ranks, the coordinator" in one_error(done)
+
+
 def test_a_world_that_does_not_fit_the_cluster(fgpu) -> None:
     cluster = str(ROOT / "verification" / "data" / "cluster_valid.yaml")
     done = fgpu("--cluster-config", cluster, PYTHON, PROGRAM, "good", keep_report=True)
