@@ -1,6 +1,8 @@
 /* Owns events: a record is a counted note of (stream, item number, host time at completion); waiting for it is waiting
- * for that item number. Recording again makes a new note, so waits given earlier keep their meaning.
+ * for that item number. Recording again makes a new note, so waits given earlier keep their meaning. An interprocess event lives in a
+ * shared slot as well (event_shared.c), and an imported one in nothing else.
  */
+#include "event.h"
 #include "fork.h"
 #include "handles.h"
 #include "stream.h"
@@ -8,18 +10,29 @@
 #include <stdlib.h>
 #include <time.h>
 
+#pragma weak fg_rt_gil_unlock
+#pragma weak fg_rt_gil_relock
+
 typedef struct record {
     int references;
     fg_stream_t *stream; /* a counted reference */
     uint64_t seq;
     uint64_t finished_ns; /* host clock when the stream got there; 0 = not yet */
+    fg_event_slot_t *slot; /* of an interprocess event, or NULL */
+    uint32_t ticket;
 } record_t;
 
 struct fg_event {
     int device;
     uint32_t flags;
-    record_t *record; /* NULL = never recorded */
+    record_t *record; /* NULL = never recorded here */
+    fg_event_slot_t *slot; /* shared with other processes, or NULL */
 };
+
+typedef struct slot_wait {
+    fg_event_slot_t *slot;
+    uint32_t ticket;
+} slot_wait_t;
 
 static uint64_t now_ns(void) {
     struct timespec now;
@@ -49,12 +62,31 @@ int fg_rt_event_create(int device, uint32_t flags, fg_event_t **out) {
     fg_fork_arm();
     event->device = device;
     event->flags = flags;
-    status = fg_handle_add(event, FG_HANDLE_EVENT);
+    if (flags & FG_EVENT_INTERPROCESS)
+        status = fg_event_slot_take(&event->slot);
+    if (!status)
+        status = fg_handle_add(event, FG_HANDLE_EVENT);
     if (!status)
         *out = event;
     else
         free(event);
     return status;
+}
+
+int fg_rt_event_export(const fg_event_t *event, void *out) {
+    if (!event->slot)
+        return fg_rt_set_error(FG_INVALID_ARGUMENT, "IPC event handle: the event was created without cudaEventInterprocess");
+    return fg_event_slot_export(event->slot, out);
+}
+
+int fg_rt_event_import(const void *wire, fg_event_t **out) {
+    fg_event_slot_t *slot;
+    int status = fg_event_slot_import(wire, &slot);
+    if (status || (status = fg_rt_event_create(fg_rt_device_get(), FG_EVENT_DISABLE_TIMING, out)))
+        return status;
+    (*out)->slot = slot;
+    (*out)->flags |= FG_EVENT_INTERPROCESS;
+    return FG_OK;
 }
 
 int fg_rt_event_destroy(fg_event_t *event) {
@@ -77,6 +109,8 @@ int fg_rt_event_check(const void *handle) {
 static void stamp(void *arg) {
     record_t *record = arg;
     __atomic_store_n(&record->finished_ns, now_ns(), __ATOMIC_RELEASE);
+    if (record->slot)
+        fg_event_slot_finish(record->slot, record->ticket);
     fg_streams_lock();
     drop_record(record);
     fg_streams_unlock();
@@ -90,9 +124,13 @@ int fg_rt_event_record(fg_event_t *event, fg_stream_t *stream) {
     fg_streams_lock();
     fg_stream_order(stream);
     fg_stream_hold(stream);
-    *record = (record_t){.references = 1, .stream = stream, .seq = stream->issued};
+    *record = (record_t){.references = 1, .stream = stream, .seq = stream->issued, .slot = event->slot};
+    if (record->slot)
+        record->ticket = __atomic_add_fetch(&record->slot->issued, 1, __ATOMIC_ACQ_REL);
     if (stream->finished == stream->issued) {
         record->finished_ns = now_ns();
+        if (record->slot)
+            fg_event_slot_finish(record->slot, record->ticket);
     } else {
         record->references++;
         status = fg_stream_push(stream, stamp, record);
@@ -109,8 +147,34 @@ int fg_rt_event_record(fg_event_t *event, fg_stream_t *stream) {
     return status;
 }
 
+static uint32_t last_ticket(const fg_event_t *event) {
+    return __atomic_load_n(&event->slot->issued, __ATOMIC_ACQUIRE);
+}
+
+static void await_slot(void *arg) {
+    slot_wait_t *wait = arg;
+    fg_event_slot_await(wait->slot, wait->ticket);
+    free(wait);
+}
+
+static int wait_for_slot(fg_stream_t *stream, const fg_event_t *event) {
+    uint32_t ticket = last_ticket(event);
+    if (fg_event_slot_done(event->slot, ticket))
+        return FG_OK;
+    slot_wait_t *wait = malloc(sizeof *wait);
+    if (!wait)
+        return fg_rt_set_error(FG_SYSTEM, "out of host memory for a wait");
+    *wait = (slot_wait_t){event->slot, ticket};
+    int status = fg_rt_stream_enqueue(stream, await_slot, wait);
+    if (status)
+        free(wait);
+    return status;
+}
+
 int fg_rt_event_wait(fg_stream_t *stream, fg_event_t *event) {
     int status = FG_OK;
+    if (event->slot)
+        return wait_for_slot(stream, event);
     fg_streams_lock();
     const record_t *record = event->record;
     if (!record_done(record)) {
@@ -122,6 +186,8 @@ int fg_rt_event_wait(fg_stream_t *stream, fg_event_t *event) {
 }
 
 int fg_rt_event_query(fg_event_t *event) {
+    if (event->slot)
+        return fg_event_slot_done(event->slot, last_ticket(event)) ? FG_OK : FG_IN_PROGRESS;
     fg_streams_lock();
     bool done = record_done(event->record);
     fg_streams_unlock();
@@ -130,6 +196,16 @@ int fg_rt_event_query(fg_event_t *event) {
 
 int fg_rt_event_sync(fg_event_t *event) {
     int status = FG_OK;
+    if (event->slot) {
+        uint32_t ticket = last_ticket(event);
+        if (fg_event_slot_done(event->slot, ticket))
+            return FG_OK;
+        void *token = fg_rt_gil_unlock ? fg_rt_gil_unlock() : NULL;
+        fg_event_slot_await(event->slot, ticket);
+        if (token && fg_rt_gil_relock)
+            fg_rt_gil_relock(token);
+        return FG_OK;
+    }
     fg_streams_lock();
     record_t *record = event->record;
     if (!record_done(record)) {

@@ -96,6 +96,13 @@ FG_RT_API int fg_rt_event_query(fg_event_t *event);
 FG_RT_API int fg_rt_event_sync(fg_event_t *event);
 FG_RT_API int fg_rt_event_elapsed(fg_event_t *start, fg_event_t *end, float *milliseconds);
 FG_RT_API int fg_rt_event_device(const fg_event_t *event);
+FG_RT_API int fg_rt_event_export(const fg_event_t *event, void *handle); /* 64 bytes, as CUDA's IPC handles */
+FG_RT_API int fg_rt_event_import(const void *handle, fg_event_t **out);
+
+/* ---- ipc.c ---- */
+FG_RT_API int fg_rt_ipc_export(const void *pointer, void *handle); /* 64 bytes; of the allocation that holds pointer */
+FG_RT_API int fg_rt_ipc_open(const void *handle, void **out);
+FG_RT_API int fg_rt_ipc_close(void *pointer);
 
 /* ---- copy.c: copies and fills in stream order; pitches are ignored where height and depth are 1 ---- */
 typedef struct fg_copy {

@@ -11,7 +11,6 @@ import importlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -37,8 +36,8 @@ def run_case(module: str, name: str, **variables: str) -> None:
     assert done.returncode == 0, f"{module}.{name}: exit {done.returncode}\n{done.stdout}{done.stderr}"
 
 
-def case_names(module: str) -> Iterator[str]:
-    return iter(sorted(n for n in vars(importlib.import_module(module)) if n.startswith("case_")))
+def case_names(module: str) -> list[str]:
+    return sorted(n for n in vars(importlib.import_module(module)) if n.startswith("case_"))
 
 
 class CudaError(Exception):
