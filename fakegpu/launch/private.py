@@ -169,16 +169,20 @@ class PrivateCoordinator:
         return self.settings.address()
 
     def _first_world(self, comm: Communicator) -> None:
-        """--nodes splits the first world evenly when nothing else describes the cluster."""
-        recorder = self._coordinator.recorder
-        nodes = self._asked.nodes
-        if recorder.cluster is not None or not nodes:
+        """Without a cluster file, --nodes and the GPU profiles apply to the first communicator of the whole world."""
+        recorder, asked = self._coordinator.recorder, self._asked
+        if recorder.cluster is not None or not asked.given & {"nodes", "profile", "profiles"}:
             return
-        if comm.nranks % nodes:
-            self._failures.append(f"--nodes {nodes}: a world of {comm.nranks} ranks does not split evenly; the report has one node")
+        processes = [member.process for member in comm.members]
+        if comm.nranks < max(process.world_size for process in processes):
             return
-        per_node = comm.nranks // nodes
-        recorder.cluster = ClusterSpec.default(nodes, per_node, node_profiles(self._asked, per_node))
+        nodes = [process.node for _, process in sorted(zip(comm.global_ranks, processes), key=lambda pair: pair[0])]
+        if asked.nodes and comm.nranks % asked.nodes:
+            self._failures.append(f"--nodes {asked.nodes}: a world of {comm.nranks} ranks does not split evenly; "
+                                  "the report does not use it")
+        elif asked.nodes:
+            nodes = [rank * asked.nodes // comm.nranks for rank in range(comm.nranks)]
+        recorder.cluster = ClusterSpec.from_placement(nodes, node_profiles(asked, comm.nranks))
 
     def stop(self) -> Summary:
         """End the coordinator, write the report if any rank came, and remove what is not worth keeping."""
