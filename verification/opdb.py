@@ -29,6 +29,8 @@ OK, FAILED, REFUSED, RANDOM = "agree", "DISAGREE", "refused", "agree (random)"
 NO_REFERENCE, NOT_CUDA = "no CPU reference", "not on CUDA"  # the latter: torch itself has no such CUDA operator
 WIDER = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.complex32: torch.complex64,
          torch.bool: torch.uint8, torch.uint8: torch.float64, torch.int32: torch.float64, torch.int64: torch.float64}
+LOW_TYPES = (torch.bfloat16, torch.float16)
+LOW, HIGH = {"rtol": 3e-2, "atol": 5e-2}, {"rtol": 1e-4, "atol": 1e-5}  # sums in half precision, sums in another order
 real_manual_seed = torch.manual_seed
 
 
@@ -79,8 +81,12 @@ def compare(what: str, got, expected, device: str, values: bool, wide: bool, tol
             if getattr(ours, name) != getattr(theirs, name):
                 raise Disagreement(f"{what}: {name} {getattr(ours, name)} instead of {getattr(theirs, name)}")
         if values and theirs.dtype is not torch.complex32:
-            torch.testing.assert_close(ours.detach().cpu(), theirs.detach(), equal_nan=True, check_stride=False,
-                                       **tolerance)
+            limit = LOW if wide or ours.dtype in LOW_TYPES else tolerance
+            torch.testing.assert_close(ours.detach().cpu(), theirs.detach(), equal_nan=True, check_stride=False, **limit)
+
+
+def finite(tensor: torch.Tensor) -> bool:
+    return tensor.layout is not torch.strided or bool(tensor.isfinite().all())
 
 
 def gradients(output, arguments):
@@ -163,7 +169,9 @@ def check_sample(op, sample, tolerance: dict) -> str:
         raise
     except Exception:
         wanted = None
-    if wanted is not None and fixed:
+    # torch's CPU gradient of a complex infinity norm is NaN at times
+    cpu_is_right = wanted is not None and (all(map(finite, tensors(wanted))) or not all(map(finite, tensors(expected))))
+    if fixed and cpu_is_right:
         found = gradients(output, (sample.input, sample.args, sample.kwargs))
         compare("gradient", found, wanted, device, True, wide, tolerance)
     return OK if fixed else RANDOM
@@ -217,8 +225,7 @@ def main() -> int:
     started = time.monotonic()
     for name in arguments.dtypes.split(","):
         dtype = getattr(torch, name)
-        low = dtype in (torch.bfloat16, torch.float16)
-        tolerance = {"rtol": 2e-2, "atol": 2e-2} if low else {"rtol": 1e-4, "atol": 1e-5}
+        tolerance = LOW if dtype in LOW_TYPES else HIGH
         table[name] = collections.Counter()
         for op in entries:
             if dtype not in op.supported_dtypes("cuda"):

@@ -20,7 +20,7 @@ HERE = Path(__file__).resolve().parent
 KERNELS = HERE / "kernels"
 ROOT = HERE.parent.parent
 LIBRARY = "libfakegpu_torchhost.so"
-FLAGS = ["-O1", "-std=c++20", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra"]
+FLAGS = ["-O2", "-std=c++20", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra"]
 TESTED = "2.14.1"
 PARALLEL = 2  # each compiler takes about 700 MB
 

@@ -7,8 +7,10 @@ then what programs may see of it: one notice when torch.compile runs eagerly.
 import ctypes
 import os
 import sys
+import time
 
-_installed = 0
+operator_count = 0  # kernels installed in this process
+install_seconds = 0.0  # what installing them took, a build apart
 
 
 def _say(text: str) -> None:
@@ -21,7 +23,7 @@ def runtime_present() -> bool:
 
 def install() -> None:
     """Install everything, or say in one line why this process computes without it."""
-    global _installed
+    global operator_count, install_seconds
     import torch
 
     from fakegpu.torchhost import build
@@ -34,12 +36,15 @@ def install() -> None:
         _say("libcudart.so.13 of fakegpu is not loaded in this process (LD_PRELOAD was changed?): start it below fgpu")
         return
     try:
-        _installed = _load(str(build.ensure_built(torch)))
+        library = build.ensure_built(torch)
+        started = time.perf_counter()
+        operator_count = _load(str(library))
         from fakegpu.torchhost import operators
 
         operators.install()
         _refuse_jiterator(torch)
         _announce_eager_compile(torch)
+        install_seconds = time.perf_counter() - started
     except build.BuildError as error:
         _say(str(error))
 
