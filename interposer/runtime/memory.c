@@ -287,6 +287,9 @@ int fg_rt_memory_usage(int device, uint64_t *in_use, uint64_t *total) {
     const fg_profile_t *profile = fg_rt_device_profile(device);
     if (!profile)
         return fg_rt_device_check(device);
+    int status = fg_fork_check();
+    if (status)
+        return status;
     fg_memory_lock();
     *in_use = used[device];
     fg_memory_unlock();
