@@ -44,6 +44,14 @@ def destroy(ctx: Context, name: str = "world") -> None:
     ctx.comms.pop(name).destroy()
 
 
+def abort_all(ctx: Context) -> None:
+    """Leave nothing behind for the next test."""
+    while ctx.comms:
+        _, comm = ctx.comms.popitem()
+        if comm.handle:
+            comm.abort()
+
+
 class Buffers:
     """Memory for one rank's operation: numpy arrays on the host, or ncclMemAlloc'ed device memory."""
 

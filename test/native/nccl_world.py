@@ -12,8 +12,11 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
+
+import nccl_bodies as bodies
 
 import fakegpu
 
@@ -103,6 +106,16 @@ class World:
         """A body on every rank."""
         return self.finish(self.start(body, *arguments), timeout, allow_failures)
 
+    def healthy(self) -> bool:
+        """Every rank is alive and idle, its communicators gone; the coordinator serves."""
+        if not self.coordinator.running or any(process.poll() is not None for process in self.processes):
+            return False
+        try:
+            answers = self.run(bodies.abort_all, timeout=30, allow_failures=True)
+        except ConnectionError:
+            return False  # a rank is on its way out
+        return not any(isinstance(answer, Failed) for answer in answers)
+
     def close(self) -> None:
         for pipe in self.pipes:
             pipe.close()
@@ -119,3 +132,30 @@ class World:
 
     def __exit__(self, *_exc: object) -> None:
         self.close()
+
+
+_MOST_IDLE = 3  # worlds kept between tests: starting one costs a second or more
+_idle: dict[str, World] = {}
+
+
+@contextmanager
+def make_world(nranks: int, transport: str, **settings):
+    """A world with a communicator "world" of all its ranks. Worlds are used again as long as their ranks live."""
+    key = repr((nranks, transport, sorted(settings.items(), key=str)))
+    world = _idle.pop(key, None) or World(nranks, transport, **{"FAKEGPU_PROFILE": "h100", **settings})
+    try:
+        uid = world.finish(world.start(bodies.unique_id, ranks=[0]))[0]
+        assert world.run(bodies.init, uid) == [(nranks, rank) for rank in range(nranks)]
+        yield world
+    finally:
+        if world.healthy():
+            _idle[key] = world
+        else:
+            world.close()
+        while len(_idle) > _MOST_IDLE:
+            _idle.pop(next(iter(_idle))).close()
+
+
+def close_idle() -> None:
+    while _idle:
+        _idle.popitem()[1].close()

@@ -9,20 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nccl_reference import CODE_TYPES, DTYPES, IN_BLOCKS, KINDS, OPS, OUT_BLOCKS, REDUCING, expected
-from nccl_world import World
+from nccl_world import World, make_world
 
 SMALL_CHUNK = {"chunk_bytes": 256}  # many rounds with few bytes
-
-
-def make_world(nranks: int, transport: str, **settings_) -> World:
-    world = World(nranks, transport, **{"FAKEGPU_PROFILE": "h100", **settings_})
-    try:
-        uid = world.finish(world.start(bodies.unique_id, ranks=[0]))[0]
-        assert world.run(bodies.init, uid) == [(nranks, rank) for rank in range(nranks)]
-    except BaseException:
-        world.close()
-        raise
-    return world
 
 
 @pytest.fixture(scope="module", params=["2-shm", "3-shm", "4-shm", "3-socket", "2-tcp"])

@@ -7,8 +7,7 @@ import time
 
 import nccl_bodies as bodies
 import pytest
-from nccl_world import Failed
-from test_nccl_collectives import make_world
+from nccl_world import Failed, make_world
 
 INVALID_ARGUMENT, INVALID_USAGE, REMOTE, TIMEOUT = 4, 5, 6, 8
 TRANSPORTS = ["shm", "socket", "tcp"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import nccl_bodies as bodies
 import numpy as np
 import pytest
-from nccl_world import Failed
-from test_nccl_collectives import SMALL_CHUNK, make_world
+from nccl_world import Failed, make_world
+from test_nccl_collectives import SMALL_CHUNK
 
 INVALID_ARGUMENT, INVALID_USAGE = 4, 5
 

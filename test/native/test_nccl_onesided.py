@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import nccl_bodies as bodies
 import pytest
-from nccl_world import Failed
-from test_nccl_collectives import make_world
+from nccl_world import Failed, make_world
 
 INVALID_ARGUMENT, INVALID_USAGE, TIMEOUT = 4, 5, 8
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import nccl_bodies as bodies
 import pytest
 from fakegpu.nccl_ctypes import library_path
-from test_nccl_collectives import make_world
+from nccl_world import make_world
 
 pytestmark = pytest.mark.skipif(
     not (library_path().parent / "libcudart.so.13").exists(), reason="libcudart.so.13 is not built"
