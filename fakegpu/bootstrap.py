@@ -55,8 +55,10 @@ def choose_python() -> str:
     if own:
         found = shutil.which(own)
         if not found:
-            raise Stop("FAKEGPU_PYTHON=%s: no such program; name a Python %d.%d or newer, or unset it"
-                       % (own, MINIMUM[0], MINIMUM[1]))
+            raise Stop(
+                "FAKEGPU_PYTHON=%s: no such program; name a Python %d.%d or newer, or unset it"
+                % (own, MINIMUM[0], MINIMUM[1])
+            )
         return found
     return active_environment() or str(ROOT / ".venv" / "bin" / "python")
 
@@ -80,8 +82,10 @@ def base_python() -> str:
         found = shutil.which(name)
         if found:
             return found
-    raise Stop("Python %d.%d or newer is needed, this is %s; install one (Debian: apt-get install python3.11 "
-               "python3.11-venv python3.11-dev)" % (MINIMUM[0], MINIMUM[1], sys.version.split()[0]))
+    raise Stop(
+        "Python %d.%d or newer is needed, this is %s; install one (Debian: apt-get install python3.11 "
+        "python3.11-venv python3.11-dev)" % (MINIMUM[0], MINIMUM[1], sys.version.split()[0])
+    )
 
 
 # ---- steps -------------------------------------------------------------------------------------------------------
@@ -91,7 +95,9 @@ def run_step(text: str, command: list, hint: str) -> None:
     """Run one command quietly; a failure shows the end of its output and stops with the hint."""
     say(text + " ...")
     began = time.monotonic()
-    done = subprocess.run(command, cwd=str(ROOT), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+    done = subprocess.run(
+        command, cwd=str(ROOT), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL
+    )
     if done.returncode:
         tail = done.stdout.decode(errors="replace").strip().splitlines()[-12:]
         print("\n".join("    " + line for line in tail), file=sys.stderr)
@@ -104,8 +110,11 @@ def make_environment() -> None:
     """Create .venv with pip in it."""
     python = base_python()
     version = "%d.%d" % sys.version_info[:2]
-    run_step("creating .venv", [python, "-m", "venv", str(ROOT / ".venv")],
-             "install Python's venv module (Debian: apt-get install python%s-venv) or set FAKEGPU_PYTHON" % version)
+    run_step(
+        "creating .venv",
+        [python, "-m", "venv", str(ROOT / ".venv")],
+        "install Python's venv module (Debian: apt-get install python%s-venv) or set FAKEGPU_PYTHON" % version,
+    )
 
 
 def check_tools() -> None:
@@ -114,8 +123,10 @@ def check_tools() -> None:
     if not any(shutil.which(name) for name in (compiler, "cc", "clang")):
         raise Stop("no C compiler found; install one (Debian: apt-get install gcc g++) or set CC")
     if not (Path(sysconfig.get_path("include")) / "Python.h").exists():
-        raise Stop("Python's C headers are missing; install them (Debian: apt-get install python%d.%d-dev)"
-                   % sys.version_info[:2])
+        raise Stop(
+            "Python's C headers are missing; install them (Debian: apt-get install python%d.%d-dev)"
+            % sys.version_info[:2]
+        )
 
 
 def content_digest(paths: list) -> str:
@@ -142,9 +153,14 @@ def install_packages() -> bool:
     check_tools()
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "install"]
     network = "see the lines above; is a package index reachable and is the disk full?"
-    run_step("installing the build tools into .venv", pip + ["setuptools>=77", "cython>=3.1", "pyyaml>=6", "wheel"], network)
-    run_step("installing torch, the test tools and fakegpu into .venv (about 3 GB, takes minutes)",
-             pip + ["--no-build-isolation", "-e", "%s[%s]" % (ROOT, EXTRAS)], network)
+    run_step(
+        "installing the build tools into .venv", pip + ["setuptools>=77", "cython>=3.1", "pyyaml>=6", "wheel"], network
+    )
+    run_step(
+        "installing torch, the test tools and fakegpu into .venv (about 3 GB, takes minutes)",
+        pip + ["--no-build-isolation", "-e", "%s[%s]" % (ROOT, EXTRAS)],
+        network,
+    )
     write_json(install_stamp(), wanted)
     return True
 
@@ -169,8 +185,11 @@ def build_inputs() -> dict:
 
 
 def build_stamp() -> Path:
-    return ROOT / "build" / ("bootstrap-%s-%s.json" % (
-        sys.implementation.cache_tag, hashlib.sha256(sys.prefix.encode()).hexdigest()[:8]))
+    return (
+        ROOT
+        / "build"
+        / ("bootstrap-%s-%s.json" % (sys.implementation.cache_tag, hashlib.sha256(sys.prefix.encode()).hexdigest()[:8]))
+    )
 
 
 def build_in_place(built_already: bool) -> None:
@@ -183,8 +202,11 @@ def build_in_place(built_already: bool) -> None:
     if before.get("digest") != digest or built_already:
         check_tools()
         if not built_already:
-            run_step("building fakegpu/_core and the libraries", [sys.executable, "setup.py", "-q", "build_ext", "--inplace"],
-                     "the compiler's message is above")
+            run_step(
+                "building fakegpu/_core and the libraries",
+                [sys.executable, "setup.py", "-q", "build_ext", "--inplace"],
+                "the compiler's message is above",
+            )
         build_torch_kernels()
     write_json(build_stamp(), {"files": inputs, "digest": digest})
 
@@ -196,8 +218,11 @@ def build_torch_kernels() -> None:
         return
     if not any(shutil.which(name) for name in ((os.environ.get("CXX") or "g++").split()[0], "c++", "clang++")):
         raise Stop("no C++ compiler found; install one (Debian: apt-get install g++) or set CXX")
-    run_step("preparing the host kernels for torch (compiles 1-2 minutes, once per torch version)",
-             [sys.executable, "-m", "fakegpu.torchhost.build"], "the compiler's message is above")
+    run_step(
+        "preparing the host kernels for torch (compiles 1-2 minutes, once per torch version)",
+        [sys.executable, "-m", "fakegpu.torchhost.build"],
+        "the compiler's message is above",
+    )
 
 
 def read_json(path: Path) -> dict:

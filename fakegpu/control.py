@@ -47,8 +47,9 @@ def _ask(address: Address, token: str, encode: Callable) -> Any:
                 sock.sendall(wire.encode_bye())
             return answer
         except TimeoutError:
-            raise NoCoordinatorError(f"no answer from {address} within {_ANSWER_SECONDS:.0f} s",
-                                     "is it a fakegpu coordinator?") from None
+            raise NoCoordinatorError(
+                f"no answer from {address} within {_ANSWER_SECONDS:.0f} s", "is it a fakegpu coordinator?"
+            ) from None
         except (OSError, wire.WireError) as error:
             raise NoCoordinatorError(f"what listens at {address} is no fakegpu coordinator: {error}") from None
 

@@ -36,8 +36,10 @@ class World:
     def check(self) -> World:
         """Raise RankFailure unless every rank exited 0."""
         if any(self.statuses):
-            parts = [f"---- rank {rank}: exit status {status} ----\n{text.rstrip()}"
-                     for rank, (text, status) in enumerate(zip(self.outputs, self.statuses))]
+            parts = [
+                f"---- rank {rank}: exit status {status} ----\n{text.rstrip()}"
+                for rank, (text, status) in enumerate(zip(self.outputs, self.statuses))
+            ]
             parts += [f"coordinator: {line}" for line in self.failures]
             raise RankFailure("\n".join(parts))
         return self
@@ -49,14 +51,22 @@ def run_ranks(command: list[str], world_size: int, timeout: float = _DEFAULT_SEC
     from fakegpu.launch.private import PrivateCoordinator
     from fakegpu.settings import Settings
 
-    chosen = Settings.from_env({}).override(**{"device_count": world_size, "timeout_ms": int(timeout * 1000), **settings})
+    chosen = Settings.from_env({}).override(
+        **{"device_count": world_size, "timeout_ms": int(timeout * 1000), **settings}
+    )
     with PrivateCoordinator(chosen) as coordinator:
         base = {name: value for name, value in os.environ.items() if not name.startswith("FAKEGPU_")}
         environment = child_environment(coordinator.settings, base)
         environment |= _rank_variables(world_size)
         processes = [
-            subprocess.Popen(command, env=environment | {"RANK": str(rank), "LOCAL_RANK": str(rank), _IN_RANK: str(rank)},
-                             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            subprocess.Popen(
+                command,
+                env=environment | {"RANK": str(rank), "LOCAL_RANK": str(rank), _IN_RANK: str(rank)},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
             for rank in range(world_size)
         ]
         outputs = _collect(processes, timeout)
@@ -67,8 +77,13 @@ def run_ranks(command: list[str], world_size: int, timeout: float = _DEFAULT_SEC
 def _rank_variables(world_size: int) -> dict[str, str]:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
-    return {"WORLD_SIZE": str(world_size), "LOCAL_WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port), "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
+    return {
+        "WORLD_SIZE": str(world_size),
+        "LOCAL_WORLD_SIZE": str(world_size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+    }
 
 
 def _collect(processes: list[subprocess.Popen], timeout: float) -> list[str]:
@@ -117,8 +132,22 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 def _rank_command(item: pytest.Function) -> list[str]:
     """pytest for this one test, without the options that belong to the outer run."""
     config = item.config
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-s", "-p", "no:cacheprovider", "-p", "no:xdist",
-               "-o", "addopts=", "--rootdir", str(config.rootpath)]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-x",
+        "-s",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:xdist",
+        "-o",
+        "addopts=",
+        "--rootdir",
+        str(config.rootpath),
+    ]
     if config.inipath:
         command += ["-c", str(config.inipath)]
     return [*command, f"{item.path}::{item.nodeid.partition('::')[2]}"]
@@ -128,7 +157,9 @@ def _rank_command(item: pytest.Function) -> list[str]:
 def fakegpu_run() -> Callable[..., World]:
     """`fakegpu_run(function, world_size=2, timeout=120, **settings)`: an importable function on N ranks."""
 
-    def run(function: Callable[[], None], world_size: int = 2, timeout: float = _DEFAULT_SECONDS, **settings: Any) -> World:
+    def run(
+        function: Callable[[], None], world_size: int = 2, timeout: float = _DEFAULT_SECONDS, **settings: Any
+    ) -> World:
         file = sys.modules[function.__module__].__file__
         command = [sys.executable, "-m", "fakegpu.testing", str(file), function.__qualname__]
         return run_ranks(command, world_size, timeout, **settings).check()

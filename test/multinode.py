@@ -42,28 +42,69 @@ def start_halves(address: str, ranks: int, program: list[str], environment: dict
     port = free_port()
     return [
         subprocess.Popen(
-            [*FAKEGPU, "run", "--coordinator-transport", "tcp", "--coordinator-addr", address, "--timeout-ms", "120000",
-             "--device-count", str(ranks // 2), "torchrun", "--nnodes", "2", "--node-rank", str(node),
-             "--nproc-per-node", str(ranks // 2), "--master-addr", "127.0.0.1", "--master-port", str(port), *program],
-            env=environment)
+            [
+                *FAKEGPU,
+                "run",
+                "--coordinator-transport",
+                "tcp",
+                "--coordinator-addr",
+                address,
+                "--timeout-ms",
+                "120000",
+                "--device-count",
+                str(ranks // 2),
+                "torchrun",
+                "--nnodes",
+                "2",
+                "--node-rank",
+                str(node),
+                "--nproc-per-node",
+                str(ranks // 2),
+                "--master-addr",
+                "127.0.0.1",
+                "--master-port",
+                str(port),
+                *program,
+            ],
+            env=environment,
+        )
         for node in range(2)
     ]
 
 
 def run(ranks: int, program: list[str], folder: Path) -> str:
     """Coordinator, two halves, shutdown; what went wrong, '' if nothing did."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
-                   "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+    }
     report = folder / "report.json"
     coordinator = subprocess.Popen(
-        [*FAKEGPU, "coordinator", "--listen", "127.0.0.1:0", "--nodes", "2", "--gpus-per-node", str(ranks // 2),
-         "--report", str(report)], env=environment, stdout=subprocess.PIPE, text=True)
+        [
+            *FAKEGPU,
+            "coordinator",
+            "--listen",
+            "127.0.0.1:0",
+            "--nodes",
+            "2",
+            "--gpus-per-node",
+            str(ranks // 2),
+            "--report",
+            str(report),
+        ],
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     halves: list[subprocess.Popen] = []
     try:
         address = coordinator.stdout.readline().split()[-1]
         halves = start_halves(address, ranks, program, environment)
         statuses = [half.wait(SECONDS) for half in halves]
-        subprocess.run([*FAKEGPU, "coordinator", "--shutdown", address], env=environment, check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(
+            [*FAKEGPU, "coordinator", "--shutdown", address], env=environment, check=True, stdout=subprocess.DEVNULL
+        )
         coordinator.communicate(timeout=60)
     finally:
         for process in [*halves, coordinator]:

@@ -31,14 +31,29 @@ SUITES: dict[str, tuple[str, list[list[str]]]] = {
     "torch": ("torch on fake GPUs", [pytest("test/torch")]),
     "tcp_bandwidth": ("the seed's TCP bandwidth check", [script("verification/test_tcp_bandwidth.py")]),
     "timing": ("the time model against published tables", [script("verification/test_time_model.py")]),
-    "report": ("cluster files and reports, the seed's checks",
-               [script(f"verification/test_{name}.py")
-                for name in ("cluster_config_valid", "cluster_config_invalid", "topology_model", "node_pair_report",
-                             "communication_accounting", "cluster_report_retention", "training_traffic")]),
-    "torch-distributed": ("PyTorch's own in-wheel DistributedTest, world sizes 2 and 4 (long)",
-                          [script("test/torch_distributed/run.py")]),
-    "sanitize": ("core and native tests under address and undefined-behaviour sanitizers (long)",
-                 [script("verification/run_sanitized.py")]),
+    "report": (
+        "cluster files and reports, the seed's checks",
+        [
+            script(f"verification/test_{name}.py")
+            for name in (
+                "cluster_config_valid",
+                "cluster_config_invalid",
+                "topology_model",
+                "node_pair_report",
+                "communication_accounting",
+                "cluster_report_retention",
+                "training_traffic",
+            )
+        ],
+    ),
+    "torch-distributed": (
+        "PyTorch's own in-wheel DistributedTest, world sizes 2 and 4 (long)",
+        [script("test/torch_distributed/run.py")],
+    ),
+    "sanitize": (
+        "core and native tests under address and undefined-behaviour sanitizers (long)",
+        [script("verification/run_sanitized.py")],
+    ),
     "bench": ("the benchmarks with their floors", [script("verification/benchmarks/run.py")]),
     "distributed_resilience": ("faults: dead ranks, mismatches, time-outs", [pytest("-m", "resilience", "test")]),
     "gpu": ("checks that need a real GPU", [script("verification/check_gpu.py")]),
@@ -46,8 +61,14 @@ SUITES: dict[str, tuple[str, list[list[str]]]] = {
 
 
 def usage() -> str:
-    return "\n".join(["usage: ./ftest SUITE [pytest or script arguments]", "", "suites:",
-                      *(f"  {name:<24}{text}" for name, (text, _) in SUITES.items())])
+    return "\n".join(
+        [
+            "usage: ./ftest SUITE [pytest or script arguments]",
+            "",
+            "suites:",
+            *(f"  {name:<24}{text}" for name, (text, _) in SUITES.items()),
+        ]
+    )
 
 
 def main(arguments: list[str]) -> int:

@@ -22,8 +22,15 @@ SECONDS = 120
 
 
 def start(*arguments: str) -> subprocess.Popen:
-    return subprocess.Popen([*FAKEGPU, *arguments], cwd=ROOT, env=ENVIRONMENT, stdin=subprocess.DEVNULL,
-                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [*FAKEGPU, *arguments],
+        cwd=ROOT,
+        env=ENVIRONMENT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 def finish(process: subprocess.Popen) -> tuple[int, str, str]:
@@ -45,8 +52,15 @@ def free_port() -> int:
 def coordinator(folder: Path):
     """A coordinator process of its own; shut down by the command, as the documents say."""
     address = f"127.0.0.1:{free_port()}"
-    process = start("coordinator", "--listen", address, "--cluster-config", "verification/data/cluster_tcp_2r.yaml",
-                    "--report", str(folder / "cluster.json"))
+    process = start(
+        "coordinator",
+        "--listen",
+        address,
+        "--cluster-config",
+        "verification/data/cluster_tcp_2r.yaml",
+        "--report",
+        str(folder / "cluster.json"),
+    )
     try:
         ready = process.stdout.readline()
         expect(address in ready, "the coordinator says when it is ready", ready)
@@ -62,13 +76,25 @@ def coordinator(folder: Path):
 
 def check_report(path: Path, calls: int) -> dict:
     report = json.loads(path.read_text(encoding="utf-8"))
-    expect(report["collectives"]["all_reduce"]["calls"] == calls, f"the report counts {calls} all-reduces", report["collectives"])
+    expect(
+        report["collectives"]["all_reduce"]["calls"] == calls,
+        f"the report counts {calls} all-reduces",
+        report["collectives"],
+    )
     expect(report["cluster"]["node_count"] == 2, "the report has two nodes", report["cluster"])
     pair = report["node_pairs"][0]
     expect(pair["a_to_b"]["total_bytes"] > 0 and pair["b_to_a"]["total_bytes"] > 0, "traffic in both directions", pair)
     expect(all(rank["timeouts"] == 0 for rank in report["ranks"]), "no time-outs", report["ranks"])
-    code, out, err = finish(subprocess.Popen([sys.executable, "verification/check_cluster_report.py", str(path)], cwd=ROOT,
-                                             env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+    code, out, err = finish(
+        subprocess.Popen(
+            [sys.executable, "verification/check_cluster_report.py", str(path)],
+            cwd=ROOT,
+            env=ENVIRONMENT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    )
     expect(code == 0, "the report fits its schema", out + err)
     expect(path.with_suffix(".md").exists(), "a Markdown report lies beside it")
     return report
@@ -76,9 +102,27 @@ def check_report(path: Path, calls: int) -> dict:
 
 def self_contained(folder: Path) -> dict:
     result, report = folder / "bandwidth.json", folder / "cluster.json"
-    code, out, err = finish(start(
-        "bandwidth", "--listen", f"127.0.0.1:{free_port()}", "--nodes", "2", "--ranks-per-node", "1", "--size", "4MiB",
-        "--warmup", "2", "--iterations", "10", "--json", str(result), "--cluster-report", str(report)))
+    code, out, err = finish(
+        start(
+            "bandwidth",
+            "--listen",
+            f"127.0.0.1:{free_port()}",
+            "--nodes",
+            "2",
+            "--ranks-per-node",
+            "1",
+            "--size",
+            "4MiB",
+            "--warmup",
+            "2",
+            "--iterations",
+            "10",
+            "--json",
+            str(result),
+            "--cluster-report",
+            str(report),
+        )
+    )
     expect(code == 0, "the self-contained run succeeds", out + err)
     expect("# Out of bounds values : 0 OK" in out, "the table ends as nccl-tests' does", out)
     found = json.loads(result.read_text(encoding="utf-8"))
@@ -92,7 +136,19 @@ def self_contained(folder: Path) -> dict:
 
 def two_commands(folder: Path) -> None:
     with coordinator(folder) as address:
-        common = ("bandwidth", "--connect", address, "--world-size", "2", "--session", "check", "--size", "1MiB", "-n", "5")
+        common = (
+            "bandwidth",
+            "--connect",
+            address,
+            "--world-size",
+            "2",
+            "--session",
+            "check",
+            "--size",
+            "1MiB",
+            "-n",
+            "5",
+        )
         both = [start(*common, "--ranks", str(rank)) for rank in range(2)]
         for process in both:
             code, out, err = finish(process)
@@ -107,8 +163,16 @@ def mismatches(folder: Path) -> None:
         for flag, value in (("--size", "2MiB"), ("--iterations", "6"), ("--session", "other")):
             sides = [base, base | {flag: value}]
             processes = [
-                start("bandwidth", "--connect", address, "--world-size", "2", "--ranks", str(rank),
-                      *(word for pair in side.items() for word in pair))
+                start(
+                    "bandwidth",
+                    "--connect",
+                    address,
+                    "--world-size",
+                    "2",
+                    "--ranks",
+                    str(rank),
+                    *(word for pair in side.items() for word in pair),
+                )
                 for rank, side in enumerate(sides)
             ]
             for process in processes:
@@ -127,8 +191,10 @@ def main() -> int:
         mismatches(folder)
     if options.json:
         options.json.write_text(json.dumps({"check": "tcp_bandwidth", "ok": True, **measured}, indent=1))
-    print(f"tcp bandwidth: OK: sample [3, 3, 3] on both ranks, {measured['algbw_gbps']:.2f} Gbit/s algorithmic, "
-          f"modelled {measured['modeled']['bandwidth_gbps']:.2f} Gbit/s")
+    print(
+        f"tcp bandwidth: OK: sample [3, 3, 3] on both ranks, {measured['algbw_gbps']:.2f} Gbit/s algorithmic, "
+        f"modelled {measured['modeled']['bandwidth_gbps']:.2f} Gbit/s"
+    )
     return 0
 
 

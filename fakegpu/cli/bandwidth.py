@@ -44,13 +44,29 @@ class Ranks:
 
         plan = self.plan
         job = {
-            "rank": rank, "world_size": plan.world_size, "session": session, "unique_id": world_id(session).hex(),
-            "collective": plan.collective, "dtype": int(plan.dtype), "op": int(plan.op), "root": plan.root,
-            "sizes": list(plan.sizes), "warmup": plan.warmup, "iterations": plan.iterations, "in_place": plan.in_place,
-            "check": plan.check, "compared": plan.compared(),
+            "rank": rank,
+            "world_size": plan.world_size,
+            "session": session,
+            "unique_id": world_id(session).hex(),
+            "collective": plan.collective,
+            "dtype": int(plan.dtype),
+            "op": int(plan.op),
+            "root": plan.root,
+            "sizes": list(plan.sizes),
+            "warmup": plan.warmup,
+            "iterations": plan.iterations,
+            "in_place": plan.in_place,
+            "check": plan.check,
+            "compared": plan.compared(),
         }
-        process = subprocess.Popen([sys.executable, "-m", "fakegpu.cli._bandwidth.rank"], env=self._environment(rank, address),
-                                   stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "fakegpu.cli._bandwidth.rank"],
+            env=self._environment(rank, address),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         process.stdin.write(json.dumps(job))
         process.stdin.close()
         process.stdin = None
@@ -59,12 +75,20 @@ class Ranks:
     def _environment(self, rank: int, address: Address) -> dict[str, str]:
         plan = self.plan
         chosen = Settings.from_env({}).override(
-            coordinator_transport="tcp", coordinator_addr=str(address), timeout_ms=int(plan.timeout_s * 1000),
-            profile=plan.cluster.profile_of(rank).id, device_count=max(len(plan.ranks), 1),
+            coordinator_transport="tcp",
+            coordinator_addr=str(address),
+            timeout_ms=int(plan.timeout_s * 1000),
+            profile=plan.cluster.profile_of(rank).id,
+            device_count=max(len(plan.ranks), 1),
         )
         base = {name: value for name, value in os.environ.items() if name not in ("LD_PRELOAD", "FAKEGPU_PROFILES")}
-        placed = {"RANK": rank, "WORLD_SIZE": plan.world_size, "LOCAL_RANK": plan.ranks.index(rank),
-                  "LOCAL_WORLD_SIZE": len(plan.ranks), "GROUP_RANK": plan.cluster.node_index(rank)}
+        placed = {
+            "RANK": rank,
+            "WORLD_SIZE": plan.world_size,
+            "LOCAL_RANK": plan.ranks.index(rank),
+            "LOCAL_WORLD_SIZE": len(plan.ranks),
+            "GROUP_RANK": plan.cluster.node_index(rank),
+        }
         return base | chosen.to_env() | {name: str(value) for name, value in placed.items()}
 
     def results(self) -> list[table.SizeResult]:
@@ -97,8 +121,14 @@ class Ranks:
 
     def _size(self, size: int, found: list[dict]) -> table.SizeResult:
         ranks = tuple(
-            table.RankResult(rank, tuple(line["times_us"]), line["wrong"], tuple(line["sample"]),
-                             tuple(line.get("in_place_us", ())), line.get("in_place_wrong", 0))
+            table.RankResult(
+                rank,
+                tuple(line["times_us"]),
+                line["wrong"],
+                tuple(line["sample"]),
+                tuple(line.get("in_place_us", ())),
+                line.get("in_place_wrong", 0),
+            )
             for rank, line in zip(self.plan.ranks, found)
         )
         return table.SizeResult(self.plan.workload(size), ranks, modeled_us(self.plan, size))
@@ -139,11 +169,24 @@ class Run:
         plan = self.plan
         sizes = [table.as_json(result) for result in self.results]
         return {
-            "tool": "fakegpu bandwidth", "version": __version__, "collective": plan.collective, "dtype": plan.dtype.label,
-            "reduction": plan.op.label, "root": plan.root, "world_size": plan.world_size,
-            "nodes": plan.cluster.node_count, "ranks": list(plan.ranks), "session": self.session, "transport": "tcp",
-            "coordinator": str(plan.address), "warmup": plan.warmup, "iterations": plan.iterations,
-            "host": socket.gethostname(), "start_time": self.started, **sizes[-1], "correct": self.correct,
+            "tool": "fakegpu bandwidth",
+            "version": __version__,
+            "collective": plan.collective,
+            "dtype": plan.dtype.label,
+            "reduction": plan.op.label,
+            "root": plan.root,
+            "world_size": plan.world_size,
+            "nodes": plan.cluster.node_count,
+            "ranks": list(plan.ranks),
+            "session": self.session,
+            "transport": "tcp",
+            "coordinator": str(plan.address),
+            "warmup": plan.warmup,
+            "iterations": plan.iterations,
+            "host": socket.gethostname(),
+            "start_time": self.started,
+            **sizes[-1],
+            "correct": self.correct,
             "results": sizes,
         }
 
@@ -154,17 +197,22 @@ class Run:
             print(table.osu_title(self.results[0].workload))
             print("\n".join(table.osu_row(result) for result in self.results))
             return
-        print(f"# fakegpu {__version__} bandwidth: {plan.collective}, {plan.world_size} ranks on {plan.cluster.node_count} "
-              f"nodes, ranks {', '.join(map(str, plan.ranks))} here, tcp {plan.address}")
+        print(
+            f"# fakegpu {__version__} bandwidth: {plan.collective}, {plan.world_size} ranks "
+            f"on {plan.cluster.node_count} "
+            f"nodes, ranks {', '.join(map(str, plan.ranks))} here, tcp {plan.address}"
+        )
         print(f"# warmup iters: {plan.warmup} iters: {plan.iterations} validation: {int(plan.check)}")
         print(table.HEADER)
         print("\n".join(table.row(result) for result in self.results))
         print(table.footer(self.results))
         last = table.as_json(self.results[-1])
         for rank in last["per_rank"]:
-            print(f"# rank {rank['rank']}: {plan.collective} sample {rank['sample']}, "
-                  f"{'correct' if rank['correct'] else 'WRONG'}, algorithmic {rank['algbw_gbps']:.3f} Gbit/s, "
-                  f"socket payload in both directions {rank['socket_payload_gbps_per_rank']:.3f} Gbit/s")
+            print(
+                f"# rank {rank['rank']}: {plan.collective} sample {rank['sample']}, "
+                f"{'correct' if rank['correct'] else 'WRONG'}, algorithmic {rank['algbw_gbps']:.3f} Gbit/s, "
+                f"socket payload in both directions {rank['socket_payload_gbps_per_rank']:.3f} Gbit/s"
+            )
 
 
 def coordinator_for(plan: Plan, report: str | None):
@@ -174,7 +222,9 @@ def coordinator_for(plan: Plan, report: str | None):
     from fakegpu.launch.private import PrivateCoordinator
 
     chosen = Settings.from_env({}).override(
-        coordinator_transport="tcp", coordinator_addr=str(plan.address), report=report,
+        coordinator_transport="tcp",
+        coordinator_addr=str(plan.address),
+        report=report,
         timeout_ms=int(plan.timeout_s * 1000),
     )
     return PrivateCoordinator(chosen, plan.cluster)

@@ -16,8 +16,20 @@ from fakegpu.errors import SettingsError
 from fakegpu.settings import Settings, parse_address
 
 FIELDS = (
-    "cluster_config", "nodes", "gpus_per_node", "profile", "report", "markdown_report", "trace", "html", "max_operations",
-    "staging_chunk_bytes", "token_file", "verbose", "quiet",
+    "cluster_config",
+    "nodes",
+    "gpus_per_node",
+    "profile",
+    "report",
+    "markdown_report",
+    "trace",
+    "html",
+    "max_operations",
+    "staging_chunk_bytes",
+    "pace",
+    "token_file",
+    "verbose",
+    "quiet",
 )
 
 

@@ -59,8 +59,25 @@ def main(argv: list[str] | None = None) -> int:
     _run("1. one process on the CPU, the whole batch", [sys.executable, str(SCRIPT), "--out", str(one)], environment)
     _run(
         f"2. {GPUS} ranks on {GPUS} fake GPUs, two logical nodes, a quarter of the batch each",
-        [sys.executable, "-m", "fakegpu", "run", "--nodes", str(NODES), "--device-count", str(GPUS), "--report",
-         str(report), "torchrun", "--standalone", "--nproc-per-node", str(GPUS), str(SCRIPT), "--out", str(four)],
+        [
+            sys.executable,
+            "-m",
+            "fakegpu",
+            "run",
+            "--nodes",
+            str(NODES),
+            "--device-count",
+            str(GPUS),
+            "--report",
+            str(report),
+            "torchrun",
+            "--standalone",
+            "--nproc-per-node",
+            str(GPUS),
+            str(SCRIPT),
+            "--out",
+            str(four),
+        ],
         environment,
     )
     difference = _compare(json.loads(one.read_text()), json.loads(four.read_text()))

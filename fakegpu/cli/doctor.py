@@ -71,8 +71,14 @@ def _child(code: str, settings: Settings, *arguments: str) -> str:
     """Output of a Python child in a command's environment; Failed with the last line it wrote."""
     from fakegpu.launch.environment import child_environment
 
-    done = subprocess.run([sys.executable, "-c", code, *arguments], env=child_environment(settings, os.environ),
-                          capture_output=True, text=True, timeout=SECONDS, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        env=child_environment(settings, os.environ),
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
         raise Failed(lines[-1])
@@ -101,8 +107,10 @@ def check_libraries(settings: Settings) -> str:
     for name, paths in json.loads(_child(_RESOLVE, settings, *names)).items():
         strangers = [path for path in paths if not path.startswith(folder)]
         if strangers or not paths:
-            raise Failed(f"{name} resolves to {', '.join(strangers) or 'nothing'} instead of {folder}/{name}",
-                         "a library loaded by its absolute path bypasses LD_PRELOAD")
+            raise Failed(
+                f"{name} resolves to {', '.join(strangers) or 'nothing'} instead of {folder}/{name}",
+                "a library loaded by its absolute path bypasses LD_PRELOAD",
+            )
     return f"{', '.join(names)} from {folder}"
 
 
@@ -116,7 +124,9 @@ def check_torch(settings: Settings) -> str:
     if not found["cuda"]:
         raise Failed(f"torch {found['version']} is built without CUDA", torch_hint())
     if not found["available"]:
-        raise Failed(f"torch {found['version']}: torch.cuda.is_available() is False", "run with NCCL_DEBUG=INFO --verbose")
+        raise Failed(
+            f"torch {found['version']}: torch.cuda.is_available() is False", "run with NCCL_DEBUG=INFO --verbose"
+        )
     if found["sum"] != 3:
         raise Failed(f"torch {found['version']}: a sum of three ones on cuda:0 is {found['sum']}")
     return f"torch {found['version']} (CUDA {found['cuda']}) sees {found['devices']} x {found['name']} and computes"
@@ -133,7 +143,10 @@ def check_ranks(settings: Settings) -> str:
 
 
 CHECKS: dict[str, Callable[[Settings], str]] = {
-    "python": check_python, "compiler": check_compiler, "libraries": check_libraries, "ranks": check_ranks,
+    "python": check_python,
+    "compiler": check_compiler,
+    "libraries": check_libraries,
+    "ranks": check_ranks,
     "torch": check_torch,
 }
 

@@ -46,7 +46,7 @@ def preload_paths(settings: Settings) -> list[Path]:
         if not (folder / name).exists():
             raise MissingLibrary(
                 f"{name} is missing in {folder}",
-                "build it (in a checkout: run ./fgpu again, or `python3 setup.py build_ext --inplace`), or reinstall fakegpu",
+                "build it (in a checkout: run ./fgpu, or `python3 setup.py build_ext --inplace`), or reinstall fakegpu",
             )
     if any(character in str(folder) for character in ": \t\n"):
         raise SettingsError(

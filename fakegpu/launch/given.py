@@ -30,11 +30,13 @@ class GivenCoordinator:
         self.settings = device_settings(settings, cluster)
 
     def summary(self) -> Summary:
-        """Failures since the beginning; other jobs of the same coordinator count, too, for it cannot tell them apart."""
+        """Failures since the beginning; those of other jobs count, too: a coordinator cannot tell them apart."""
         try:
             after = ask_status(self._address, self._token)
         except NoCoordinatorError:
             return Summary(failures=[f"the coordinator at {self._address} is gone"])
         unhandled, failed = (after[key] - self._before[key] for key in ("unhandled_failures", "failures"))
-        texts = [f"{failed} communicator failure(s) at {self._address}: see the coordinator's report"] if failed > 0 else []
+        texts = (
+            [f"{failed} communicator failure(s) at {self._address}: see the coordinator's report"] if failed > 0 else []
+        )
         return Summary(failures=texts, unhandled=max(unhandled, 0), failed=max(failed, 0))

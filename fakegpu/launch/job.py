@@ -109,7 +109,9 @@ def _last_words(ask: Callable[[], Summary], settings: Settings, status: int) -> 
         say(f"report: {summary.report_path}")
     counted = summary.failed if settings.strict else summary.unhandled
     if status == 0 and counted:
-        say(f"exit status {UNHANDLED}: the command exited 0, yet {counted} communicator{'s' if counted > 1 else ''} failed"
-            + ("" if settings.strict else " and some rank ended without dealing with it"))
+        say(
+            f"exit status {UNHANDLED}: the command exited 0, yet {counted} communicator(s) failed"
+            + ("" if settings.strict else " and some rank ended without dealing with it")
+        )
         return UNHANDLED
     return status

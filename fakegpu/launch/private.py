@@ -67,8 +67,10 @@ def device_settings(settings: Settings, cluster: ClusterSpec | None) -> Settings
     if settings.profiles:
         count = len(listed_profiles(settings.profiles))
         if chosen and settings.device_count != count:
-            raise SettingsError(f"--device-count {settings.device_count}, but --devices {settings.profiles} lists {count}",
-                                "give one of the two")
+            raise SettingsError(
+                f"--device-count {settings.device_count}, but --devices {settings.profiles} lists {count}",
+                "give one of the two",
+            )
         return settings.override(device_count=count)
     if cluster is None:
         listed_profiles(settings.profile)
@@ -89,8 +91,10 @@ def check_world(settings: Settings, cluster: ClusterSpec | None) -> None:
         ("--gpus-per-node", settings.gpus_per_node, cluster.world_size // cluster.node_count),
     ):
         if asked is not None and asked != found:
-            raise SettingsError(f"{name} {asked} does not fit {settings.cluster_config}, which describes {found}",
-                                "leave the flag out: the cluster file says it")
+            raise SettingsError(
+                f"{name} {asked} does not fit {settings.cluster_config}, which describes {found}",
+                "leave the flag out: the cluster file says it",
+            )
 
 
 def check_writable(settings: Settings) -> None:
@@ -101,21 +105,31 @@ def check_writable(settings: Settings) -> None:
             continue
         folder = Path(wanted).absolute().parent
         if not folder.is_dir() or not os.access(folder, os.W_OK) or Path(wanted).is_dir():
-            raise SettingsError(f"{BY_FIELD[field].flag} {wanted}: cannot be written", f"is {folder} a folder you may write to?")
+            raise SettingsError(
+                f"{BY_FIELD[field].flag} {wanted}: cannot be written", f"is {folder} a folder you may write to?"
+            )
 
 
 def report_paths(settings: Settings) -> dict:
     """The coordinator's report arguments that the settings ask for."""
-    names = {"report": settings.report, "markdown_report": settings.markdown_report, "trace": settings.trace,
-             "html": settings.html}
+    names = {
+        "report": settings.report,
+        "markdown_report": settings.markdown_report,
+        "trace": settings.trace,
+        "html": settings.html,
+    }
     return {name: str(Path(path).absolute()) for name, path in names.items() if path}
 
 
 def coordinator_options(settings: Settings) -> dict:
     """What the settings say about a coordinator, apart from where it listens and what it describes."""
     return {
-        **report_paths(settings), "max_operations": settings.max_operations, "eager_bytes": settings.eager_bytes,
-        "chunk_bytes": settings.staging_chunk_bytes, "token": settings.secret(), "pace": settings.pace,
+        **report_paths(settings),
+        "max_operations": settings.max_operations,
+        "eager_bytes": settings.eager_bytes,
+        "chunk_bytes": settings.staging_chunk_bytes,
+        "token": settings.secret(),
+        "pace": settings.pace,
     }
 
 
@@ -148,7 +162,9 @@ class PrivateCoordinator:
         address = asked.coordinator_addr
         if not address and asked.coordinator_transport == "unix":
             address = str(Path(self._folder) / "coordinator")
-        hooks = Hooks(on_communicator=self._first_world, on_failure=lambda comm, failure: self._failures.append(failure.text))
+        hooks = Hooks(
+            on_communicator=self._first_world, on_failure=lambda comm, failure: self._failures.append(failure.text)
+        )
         try:
             self._coordinator = Coordinator(
                 asked.coordinator_transport, address, cluster=self.cluster, hooks=hooks, **options
@@ -178,8 +194,10 @@ class PrivateCoordinator:
             return
         nodes = [process.node for _, process in sorted(zip(comm.global_ranks, processes), key=lambda pair: pair[0])]
         if asked.nodes and comm.nranks % asked.nodes:
-            self._failures.append(f"--nodes {asked.nodes}: a world of {comm.nranks} ranks does not split evenly; "
-                                  "the report does not use it")
+            self._failures.append(
+                f"--nodes {asked.nodes}: a world of {comm.nranks} ranks does not split evenly; "
+                "the report does not use it"
+            )
         elif asked.nodes:
             nodes = [rank * asked.nodes // comm.nranks for rank in range(comm.nranks)]
         recorder.cluster = ClusterSpec.from_placement(nodes, node_profiles(asked, comm.nranks))
@@ -195,6 +213,11 @@ class PrivateCoordinator:
         path = asked or str(Path(self._folder) / "report.json")
         if asked or not came:
             shutil.rmtree(self._folder)
-        self._summary = Summary(document if came else None, path if came else None, self._failures,
-                                status["unhandled_failures"], status["failures"])
+        self._summary = Summary(
+            document if came else None,
+            path if came else None,
+            self._failures,
+            status["unhandled_failures"],
+            status["failures"],
+        )
         return self._summary

@@ -1,7 +1,7 @@
 """Runs one command as a child: signals through, exit status through, and nothing it started is left.
 
 Owns fork, exec, the subreaper flag and the signal mask of the launcher. The child is forked before any thread
-exists and waits at a gate for its environment: the caller can start its coordinator first, yet never forks with threads.
+exists and waits at a gate for its environment: the caller starts its coordinator first, yet never forks with threads.
 Called by fakegpu.launch.job; knows nothing of coordinators or environments beyond the one it is handed.
 """
 

@@ -23,8 +23,16 @@ def fgpu(tmp_path: Path):
         temporary = tmp_path / "tmp"
         temporary.mkdir(exist_ok=True)
         environment = {**os.environ, "TMPDIR": str(temporary), **variables}
-        done = subprocess.run([PYTHON, "-m", "fakegpu", *arguments], cwd=tmp_path, env=environment, text=True,
-                              stdin=subprocess.DEVNULL, capture_output=True, timeout=120, check=False)
+        done = subprocess.run(
+            [PYTHON, "-m", "fakegpu", *arguments],
+            cwd=tmp_path,
+            env=environment,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=120,
+            check=False,
+        )
         left = [path.name for path in temporary.rglob("*") if path.is_file() or path.is_socket()]
         assert all(name.startswith("report.") for name in left) if keep_report else left == []
         return done
@@ -55,11 +63,18 @@ def test_flags_after_the_command_are_the_commands(fgpu) -> None:
 
 def test_the_environment_of_the_command(fgpu) -> None:
     body = "import os, json, sys; print(json.dumps(dict(os.environ)))"
-    done = fgpu("--device-count", "3", "--profile", "h100", PYTHON, "-c", body, LD_PRELOAD="libc.so.6", PYTHONPATH="/mine")
+    done = fgpu(
+        "--device-count", "3", "--profile", "h100", PYTHON, "-c", body, LD_PRELOAD="libc.so.6", PYTHONPATH="/mine"
+    )
     found = json.loads(done.stdout)
     preload = found["LD_PRELOAD"].split(":")
     assert [Path(entry).name for entry in preload] == [
-        "libcudart.so.13", "libcuda.so.1", "libnvidia-ml.so.1", "libnccl.so.2", "libc.so.6"]
+        "libcudart.so.13",
+        "libcuda.so.1",
+        "libnvidia-ml.so.1",
+        "libnccl.so.2",
+        "libc.so.6",
+    ]
     assert found["LD_LIBRARY_PATH"].split(":")[0] == str(Path(preload[0]).parent)
     assert found["PYTHONPATH"].split(":")[-1] == "/mine" and "torchhost/hook" in found["PYTHONPATH"]
     assert (found["FAKEGPU_DEVICE_COUNT"], found["FAKEGPU_PROFILE"]) == ("3", "h100")
@@ -69,13 +84,21 @@ def test_the_environment_of_the_command(fgpu) -> None:
 
 
 def test_what_the_user_set_stays(fgpu) -> None:
-    done = fgpu("sh", "-c", "echo $FAKEGPU_COORDINATOR_TIMEOUT_MS $TORCHDYNAMO_DISABLE $FAKEGPU_DEVICE_COUNT",
-                FAKEGPU_COORDINATOR_TIMEOUT_MS="5000", TORCHDYNAMO_DISABLE="0", FAKEGPU_DEVICE_COUNT="5")
+    done = fgpu(
+        "sh",
+        "-c",
+        "echo $FAKEGPU_COORDINATOR_TIMEOUT_MS $TORCHDYNAMO_DISABLE $FAKEGPU_DEVICE_COUNT",
+        FAKEGPU_COORDINATOR_TIMEOUT_MS="5000",
+        TORCHDYNAMO_DISABLE="0",
+        FAKEGPU_DEVICE_COUNT="5",
+    )
     assert done.stdout.split() == ["5000", "0", "5"]
 
 
 def test_a_flag_beats_the_environment(fgpu) -> None:
-    assert fgpu("--device-count", "2", "sh", "-c", "echo $FAKEGPU_DEVICE_COUNT", FAKEGPU_DEVICE_COUNT="7").stdout == "2\n"
+    assert (
+        fgpu("--device-count", "2", "sh", "-c", "echo $FAKEGPU_DEVICE_COUNT", FAKEGPU_DEVICE_COUNT="7").stdout == "2\n"
+    )
 
 
 def test_the_cluster_file_gives_the_devices(fgpu) -> None:
@@ -90,23 +113,27 @@ def test_another_mode_preloads_only_what_it_needs(fgpu) -> None:
     assert fgpu("--mode", "passthrough", "--dist-mode", "passthrough", "sh", "-c", "echo $LD_PRELOAD").stdout == "\n"
 
 
-@pytest.mark.parametrize("arguments, named", [
-    ([], "no command given"),
-    (["--no-such-flag", "true"], "unknown flag --no-such-flag"),
-    (["--nodes", "zero", "true"], "--nodes=zero"),
-    (["--mode", "real", "true"], "--mode=real"),
-    (["--cluster-config", "/no/such/file.yaml", "true"], "/no/such/file.yaml"),
-    (["--cluster-config", PROGRAM, "true"], "two_ranks.py"),
-    (["--devices", "a100:x", "true"], "--devices a100:x"),
-    (["--devices", "a100:2", "--device-count", "3", "true"], "--device-count 3"),
-    (["--profile", "b9000", "true"], "b9000"),
-    (["--profile", "b9000", "--gpus-per-node", "2", "true"], "b9000"),
-    (["--report", "/no/such/folder/r.json", "true"], "--report /no/such/folder/r.json"),
-    (["--lib-dir", "/no/such/folder", "true"], "libfakegpu_rt.so is missing in /no/such/folder"),
-    (["--coordinator-addr", "relative/path", "true"], "relative/path"),
-    (["--coordinator-addr", "/no/such/socket", "true"], "no coordinator at /no/such/socket"),
-    (["--nodes", "3", "--cluster-config", str(ROOT / "verification/data/cluster_valid.yaml"), "true"], "--nodes 3"),
-], ids=lambda value: None if isinstance(value, list) else value.replace("/", "_"))
+@pytest.mark.parametrize(
+    "arguments, named",
+    [
+        ([], "no command given"),
+        (["--no-such-flag", "true"], "unknown flag --no-such-flag"),
+        (["--nodes", "zero", "true"], "--nodes=zero"),
+        (["--mode", "real", "true"], "--mode=real"),
+        (["--cluster-config", "/no/such/file.yaml", "true"], "/no/such/file.yaml"),
+        (["--cluster-config", PROGRAM, "true"], "two_ranks.py"),
+        (["--devices", "a100:x", "true"], "--devices a100:x"),
+        (["--devices", "a100:2", "--device-count", "3", "true"], "--device-count 3"),
+        (["--profile", "b9000", "true"], "b9000"),
+        (["--profile", "b9000", "--gpus-per-node", "2", "true"], "b9000"),
+        (["--report", "/no/such/folder/r.json", "true"], "--report /no/such/folder/r.json"),
+        (["--lib-dir", "/no/such/folder", "true"], "libfakegpu_rt.so is missing in /no/such/folder"),
+        (["--coordinator-addr", "relative/path", "true"], "relative/path"),
+        (["--coordinator-addr", "/no/such/socket", "true"], "no coordinator at /no/such/socket"),
+        (["--nodes", "3", "--cluster-config", str(ROOT / "verification/data/cluster_valid.yaml"), "true"], "--nodes 3"),
+    ],
+    ids=lambda value: None if isinstance(value, list) else value.replace("/", "_"),
+)
 def test_bad_input_is_one_line(fgpu, arguments: list[str], named: str) -> None:
     assert named in one_error(fgpu(*arguments))
 
@@ -130,7 +157,11 @@ def test_something_else_at_the_coordinators_address(fgpu) -> None:
         other.settimeout(60)
         process = subprocess.Popen(
             [PYTHON, "-m", "fakegpu", "--coordinator-transport", "tcp", "--coordinator-addr", where, "true"],
-            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         peer, _ = other.accept()
         with peer:
             peer.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n" + bytes(64))
@@ -160,9 +191,18 @@ def test_over_tcp(fgpu) -> None:
 
 
 @pytest.mark.resilience
-@pytest.mark.parametrize("scenario, strict, status", [
-    ("ignored", False, 3), ("handled", False, 0), ("handled", True, 3), ("killed", False, 3), ("shrunk", False, 0),
-    ("shrunk", True, 3), ("good", True, 0)])
+@pytest.mark.parametrize(
+    "scenario, strict, status",
+    [
+        ("ignored", False, 3),
+        ("handled", False, 0),
+        ("handled", True, 3),
+        ("killed", False, 3),
+        ("shrunk", False, 0),
+        ("shrunk", True, 3),
+        ("good", True, 0),
+    ],
+)
 def test_unhandled_communication_errors_are_status_3(fgpu, scenario: str, strict: bool, status: int) -> None:
     done = fgpu(*["--strict"][: int(strict)], PYTHON, PROGRAM, scenario, keep_report=True)
     assert done.returncode == status, done.stderr
@@ -175,8 +215,12 @@ def test_unhandled_communication_errors_are_status_3(fgpu, scenario: str, strict
 @pytest.fixture
 def coordinator(tmp_path: Path):
     """A coordinator of its own, over TCP."""
-    process = subprocess.Popen([PYTHON, "-m", "fakegpu", "coordinator", "--listen", "127.0.0.1:0", "--report",
-                                str(tmp_path / "theirs.json")], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    process = subprocess.Popen(
+        [PYTHON, "-m", "fakegpu", "coordinator", "--listen", "127.0.0.1:0", "--report", str(tmp_path / "theirs.json")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
     yield process.stdout.readline().split()[-1]
     process.terminate()
     process.communicate()
@@ -184,19 +228,44 @@ def coordinator(tmp_path: Path):
 
 @pytest.mark.parametrize("scenario, status", [("good", 0), ("ignored", 3), ("handled", 0)])
 def test_a_given_coordinator_is_used_and_asked(fgpu, coordinator: str, scenario: str, status: int) -> None:
-    done = fgpu("--coordinator-transport", "tcp", "--coordinator-addr", coordinator, "--timeout-ms", "60000", PYTHON, PROGRAM,
-                scenario)
+    done = fgpu(
+        "--coordinator-transport",
+        "tcp",
+        "--coordinator-addr",
+        coordinator,
+        "--timeout-ms",
+        "60000",
+        PYTHON,
+        PROGRAM,
+        scenario,
+    )
     assert done.returncode == status, done.stderr
     assert ("see the coordinator's report" in done.stderr) == (scenario != "good")
 
 
 def test_a_cluster_that_does_not_fit_the_given_coordinator(fgpu, tmp_path: Path) -> None:
     data = ROOT / "verification" / "data"
-    process = subprocess.Popen([PYTHON, "-m", "fakegpu", "coordinator", "--transport", "unix", "--address", str(tmp_path / "c"),
-                                "--cluster-config", str(data / "cluster_valid.yaml")], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [
+            PYTHON,
+            "-m",
+            "fakegpu",
+            "coordinator",
+            "--transport",
+            "unix",
+            "--address",
+            str(tmp_path / "c"),
+            "--cluster-config",
+            str(data / "cluster_valid.yaml"),
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     try:
         process.stdout.readline()
-        done = fgpu("--coordinator-addr", str(tmp_path / "c"), "--cluster-config", str(data / "cluster_tcp_2r.yaml"), "true")
+        done = fgpu(
+            "--coordinator-addr", str(tmp_path / "c"), "--cluster-config", str(data / "cluster_tcp_2r.yaml"), "true"
+        )
     finally:
         process.terminate()
         process.communicate()
@@ -211,8 +280,13 @@ def test_a_world_that_does_not_fit_the_cluster(fgpu) -> None:
 
 def test_a_signal_ends_job_and_coordinator(tmp_path: Path) -> None:
     body = "import os, signal; print(os.environ['FAKEGPU_COORDINATOR_ADDR'], flush=True); signal.pause()"
-    process = subprocess.Popen([PYTHON, "-m", "fakegpu", PYTHON, "-c", body], stdout=subprocess.PIPE, text=True,
-                               env={**os.environ, "TMPDIR": str(tmp_path)}, start_new_session=True)
+    process = subprocess.Popen(
+        [PYTHON, "-m", "fakegpu", PYTHON, "-c", body],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        start_new_session=True,
+    )
     address = process.stdout.readline().strip()
     assert Path(address).is_socket()
     process.send_signal(signal.SIGTERM)

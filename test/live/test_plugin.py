@@ -54,8 +54,15 @@ def run_pytest(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
     (folder / "test_marked.py").write_text(MARKED)
     (folder / "pytest.ini").write_text("[pytest]\naddopts = --strict-markers\n")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
-    return subprocess.run([sys.executable, "-m", "pytest", "-rA", *arguments], cwd=folder,
-                          env=environment | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=240, check=False)
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-rA", *arguments],
+        cwd=folder,
+        env=environment | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
 
 
 def test_marked_tests_run_on_ranks_under_xdist(tmp_path: Path) -> None:

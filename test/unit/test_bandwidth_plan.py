@@ -17,12 +17,15 @@ def test_the_defaults_are_the_documented_ones() -> None:
     assert options.json is None
 
 
-@pytest.mark.parametrize("flags, sizes", [
-    (["-b", "1K", "-e", "8K"], (1024, 2048, 4096, 8192)),
-    (["-b", "1K", "-e", "70K", "-f", "8"], (1024, 8192, 65536)),
-    (["-b", "1024", "-e", "4096", "-i", "1024"], (1024, 2048, 3072, 4096)),
-    (["--size", "16MiB"], (16 << 20,)),
-])
+@pytest.mark.parametrize(
+    "flags, sizes",
+    [
+        (["-b", "1K", "-e", "8K"], (1024, 2048, 4096, 8192)),
+        (["-b", "1K", "-e", "70K", "-f", "8"], (1024, 8192, 65536)),
+        (["-b", "1024", "-e", "4096", "-i", "1024"], (1024, 2048, 3072, 4096)),
+        (["--size", "16MiB"], (16 << 20,)),
+    ],
+)
 def test_sizes(flags: list[str], sizes: tuple) -> None:
     assert parse([*LISTEN, *flags])[0].sizes == sizes
 
@@ -37,28 +40,32 @@ def test_logical_nodes() -> None:
     assert [node.ranks for node in plan.cluster.nodes] == [(0, 1, 2), (3, 4, 5)]
 
 
-@pytest.mark.parametrize("argv, named", [
-    ([], "--listen --connect"),
-    (["--listen", "nowhere"], "--listen=nowhere"),
-    ([*LISTEN, "--size", "tiny"], "--size tiny"),
-    ([*LISTEN, "--size", "4"], None),
-    ([*LISTEN, "--size", "2", "-d", "float"], "too small"),
-    ([*LISTEN, "--iterations", "0"], "--iterations 0"),
-    ([*LISTEN, "--collective", "all_shuffle"], "all_shuffle"),
-    ([*LISTEN, "-d", "quad"], "quad"),
-    ([*LISTEN, "-o", "xor"], "xor"),
-    ([*LISTEN, "--collective", "reduce", "-r", "2"], "--root 2"),
-    ([*LISTEN, "--session", "x"], "--session"),
-    ([*LISTEN, "-b", "8K", "-e", "1K"], "-b 8192 -e 1024"),
-    ([*LISTEN, "--profile", "b9000"], "b9000"),
-    ([*LISTEN, "--cluster-config", "/no/such.yaml"], "/no/such.yaml"),
-    (["--connect", "h:1", "--ranks", "0", "--session", "s"], "--world-size"),
-    (["--connect", "h:1", "--world-size", "2", "--ranks", "0"], "--session"),
-    ([*CONNECT, "--ranks", "4"], "rank 4"),
-    ([*CONNECT, "--ranks", "0,0"], "each rank once"),
-    ([*CONNECT, "--ranks", "x"], "--ranks x"),
-    ([*CONNECT, "--ranks", "0", "--cluster-report", "f"], "--cluster-report"),
-], ids=lambda value: None if isinstance(value, list) else str(value))
+@pytest.mark.parametrize(
+    "argv, named",
+    [
+        ([], "--listen --connect"),
+        (["--listen", "nowhere"], "--listen=nowhere"),
+        ([*LISTEN, "--size", "tiny"], "--size tiny"),
+        ([*LISTEN, "--size", "4"], None),
+        ([*LISTEN, "--size", "2", "-d", "float"], "too small"),
+        ([*LISTEN, "--iterations", "0"], "--iterations 0"),
+        ([*LISTEN, "--collective", "all_shuffle"], "all_shuffle"),
+        ([*LISTEN, "-d", "quad"], "quad"),
+        ([*LISTEN, "-o", "xor"], "xor"),
+        ([*LISTEN, "--collective", "reduce", "-r", "2"], "--root 2"),
+        ([*LISTEN, "--session", "x"], "--session"),
+        ([*LISTEN, "-b", "8K", "-e", "1K"], "-b 8192 -e 1024"),
+        ([*LISTEN, "--profile", "b9000"], "b9000"),
+        ([*LISTEN, "--cluster-config", "/no/such.yaml"], "/no/such.yaml"),
+        (["--connect", "h:1", "--ranks", "0", "--session", "s"], "--world-size"),
+        (["--connect", "h:1", "--world-size", "2", "--ranks", "0"], "--session"),
+        ([*CONNECT, "--ranks", "4"], "rank 4"),
+        ([*CONNECT, "--ranks", "0,0"], "each rank once"),
+        ([*CONNECT, "--ranks", "x"], "--ranks x"),
+        ([*CONNECT, "--ranks", "0", "--cluster-report", "f"], "--cluster-report"),
+    ],
+    ids=lambda value: None if isinstance(value, list) else str(value),
+)
 def test_wrong_usage_is_one_line_that_names_it(argv: list[str], named: str | None) -> None:
     if named is None:
         parse(argv)

@@ -8,8 +8,14 @@ from fakegpu.cli._bandwidth.workload import COLLECTIVES, REDUCING, Workload, dec
 from fakegpu.dtypes import DType, ReduceOp
 
 
-def make(collective: str = "all_reduce", dtype: DType = DType.FLOAT32, op: ReduceOp = ReduceOp.SUM, world: int = 2,
-         size: int = 4096, root: int = 0) -> Workload:
+def make(
+    collective: str = "all_reduce",
+    dtype: DType = DType.FLOAT32,
+    op: ReduceOp = ReduceOp.SUM,
+    world: int = 2,
+    size: int = 4096,
+    root: int = 0,
+) -> Workload:
     return Workload(collective, dtype, op, root, world, size)
 
 
@@ -69,8 +75,10 @@ def test_blocks_of_different_ranks_differ(collective: str) -> None:
     assert len({tuple(b) for b in blocks}) == len(blocks)
 
 
-@pytest.mark.parametrize("collective, count, factor", [
-    ("all_reduce", 1024, 1.5), ("all_gather", 256, 0.75), ("reduce_scatter", 256, 0.75), ("broadcast", 1024, 1.0)])
+@pytest.mark.parametrize(
+    "collective, count, factor",
+    [("all_reduce", 1024, 1.5), ("all_gather", 256, 0.75), ("reduce_scatter", 256, 0.75), ("broadcast", 1024, 1.0)],
+)
 def test_sizes_and_bus_factors_are_nccl_tests(collective: str, count: int, factor: float) -> None:
     work = make(collective, world=4)
     assert (work.count, work.bus_factor, work.effective_bytes) == (count, factor, 4096)

@@ -35,7 +35,9 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_builds_once_and_then_compares_times_only(checkout: Path, steps: list[str], monkeypatch) -> None:
     bootstrap.build_in_place(False)
     assert [step.split()[0] for step in steps] == ["building", "kernels"]
-    monkeypatch.setattr(bootstrap, "content_digest", lambda paths: pytest.fail("read the sources though no time changed"))
+    monkeypatch.setattr(
+        bootstrap, "content_digest", lambda paths: pytest.fail("read the sources though no time changed")
+    )
     bootstrap.build_in_place(False)
     assert len(steps) == 2
 
@@ -47,11 +49,15 @@ def test_a_changed_time_with_the_same_bytes_builds_nothing(checkout: Path, steps
     assert len(steps) == 2
 
 
-@pytest.mark.parametrize("change", [
-    lambda root: (root / "setup.py").write_text("1"),
-    lambda root: (root / "fakegpu" / "_core" / "new.pyx").write_text(""),
-    lambda root: (root / "fakegpu" / "_core" / "wire.pyx").unlink(),
-], ids=["changed", "added", "removed"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda root: (root / "setup.py").write_text("1"),
+        lambda root: (root / "fakegpu" / "_core" / "new.pyx").write_text(""),
+        lambda root: (root / "fakegpu" / "_core" / "wire.pyx").unlink(),
+    ],
+    ids=["changed", "added", "removed"],
+)
 def test_a_changed_source_builds_again(checkout: Path, steps: list[str], change) -> None:
     bootstrap.build_in_place(False)
     change(checkout)
@@ -119,11 +125,18 @@ def test_an_active_environment_with_this_checkout_is_used(checkout: Path, tmp_pa
 
 
 def test_a_wrong_interpreter_is_one_line() -> None:
-    done = subprocess.run([ROOT / "fgpu", "true"], env={**os.environ, "FAKEGPU_PYTHON": "/no/such/python"}, capture_output=True,
-                          text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [ROOT / "fgpu", "true"],
+        env={**os.environ, "FAKEGPU_PYTHON": "/no/such/python"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert done.returncode == 2
-    assert done.stderr.splitlines() == ["fakegpu: error: FAKEGPU_PYTHON=/no/such/python: no such program; name a Python 3.10 or "
-                                        "newer, or unset it"]
+    assert done.stderr.splitlines() == [
+        "fakegpu: error: FAKEGPU_PYTHON=/no/such/python: no such program; name a Python 3.10 or newer, or unset it"
+    ]
 
 
 def test_concurrent_runs_build_once(checkout: Path, monkeypatch) -> None:

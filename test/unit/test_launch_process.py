@@ -25,8 +25,15 @@ print("status", status, "strays", process.strays, flush=True)
 
 def launch(*command: str, **kwargs) -> subprocess.Popen:
     """A launcher (its own session, so that signals sent to it reach only it) running `command`."""
-    return subprocess.Popen([PYTHON, "-c", LAUNCH, *command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                            stderr=subprocess.PIPE, text=True, start_new_session=True, **kwargs)
+    return subprocess.Popen(
+        [PYTHON, "-c", LAUNCH, *command],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        **kwargs,
+    )
 
 
 def outcome(*command: str) -> str:
@@ -51,7 +58,9 @@ def test_exit_status_is_the_commands(script: str, status: int) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT], ids=lambda n: n.name)
 def test_signal_to_the_launcher_reaches_the_command(number: signal.Signals) -> None:
-    body = f"import signal; signal.signal({int(number)}, lambda *a: exit(40)); print('ready', flush=True); signal.pause()"
+    body = (
+        f"import signal; signal.signal({int(number)}, lambda *a: exit(40)); print('ready', flush=True); signal.pause()"
+    )
     process = launch(PYTHON, "-c", body)
     assert process.stdout.readline().strip() == "ready"
     process.send_signal(number)
@@ -76,8 +85,9 @@ def test_sigpipe_is_not_ignored_in_the_command() -> None:
 def test_what_the_command_leaves_running_is_ended(tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
     # double fork through setsid: no parent, another session, SIGTERM ignored
-    inner = f"import os,signal; signal.signal(15, signal.SIG_IGN); open({str(pid_file)!r},'w').write(str(os.getpid())); signal.pause()"
-    script = f"setsid {PYTHON} -c \"{inner}\" & while [ ! -s {pid_file} ]; do :; done"
+    write = f"open({str(pid_file)!r}, 'w').write(str(os.getpid()))"
+    inner = f"import os, signal; signal.signal(15, signal.SIG_IGN); {write}; signal.pause()"
+    script = f'setsid {PYTHON} -c "{inner}" & while [ ! -s {pid_file} ]; do :; done'
     assert outcome("sh", "-c", script) == "status 0 strays 1"
     assert not alive(int(pid_file.read_text()))
 

@@ -47,11 +47,21 @@ class Plan:
 
     def compared(self) -> str:
         """The parameters that must be the same on every host, as one JSON line; keys are the flags."""
-        sizes = self.sizes[0] if len(self.sizes) == 1 else f"{self.sizes[0]}..{self.sizes[-1]} ({len(self.sizes)} sizes)"
-        return json.dumps({
-            "--collective": self.collective, "--datatype": self.dtype.label, "--op": self.op.label, "--root": self.root,
-            "--size": sizes, "--warmup": self.warmup, "--iterations": self.iterations, "--in-place": self.in_place,
-        })
+        sizes = (
+            self.sizes[0] if len(self.sizes) == 1 else f"{self.sizes[0]}..{self.sizes[-1]} ({len(self.sizes)} sizes)"
+        )
+        return json.dumps(
+            {
+                "--collective": self.collective,
+                "--datatype": self.dtype.label,
+                "--op": self.op.label,
+                "--root": self.root,
+                "--size": sizes,
+                "--warmup": self.warmup,
+                "--iterations": self.iterations,
+                "--in-place": self.in_place,
+            }
+        )
 
 
 def make_parser() -> Parser:
@@ -64,13 +74,17 @@ def make_parser() -> Parser:
     world.add_argument("--nodes", type=int, metavar="N", help="logical nodes (2)")
     world.add_argument("--ranks-per-node", type=int, metavar="N", help="ranks of each (1)")
     world.add_argument("--world-size", type=int, metavar="N", help="with --connect: ranks of all hosts together")
-    world.add_argument("--ranks", metavar="LIST", help="with --connect: the ranks to run here, for example 0 or 0,2 or 0-3")
+    world.add_argument(
+        "--ranks", metavar="LIST", help="with --connect: the ranks to run here, for example 0 or 0,2 or 0-3"
+    )
     world.add_argument("--session", metavar="NAME", help="the same name on every host")
     _add_measurement(parser.add_argument_group("measurement"))
     model = parser.add_argument_group("modelled cluster and results")
     model.add_argument("--profile", default="a100", help="GPU profile of every rank (a100)")
     model.add_argument("--cluster-config", metavar="FILE", help="cluster file instead of the next two")
-    model.add_argument("--interconnect-bandwidth-gbps", type=float, default=25.0, metavar="X", help="model, Gbit/s (25)")
+    model.add_argument(
+        "--interconnect-bandwidth-gbps", type=float, default=25.0, metavar="X", help="model, Gbit/s (25)"
+    )
     model.add_argument("--interconnect-latency-us", type=float, default=50.0, metavar="X", help="model (50)")
     model.add_argument("--cluster-report", metavar="FILE", help="with --listen: the coordinator's JSON report")
     model.add_argument("-J", "--json", metavar="FILE", type=Path, help="write the result as JSON")
@@ -81,20 +95,33 @@ def make_parser() -> Parser:
 
 
 def _add_measurement(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--collective", choices=COLLECTIVES, default="all_reduce", metavar="NAME", help=", ".join(COLLECTIVES))
+    group.add_argument(
+        "--collective", choices=COLLECTIVES, default="all_reduce", metavar="NAME", help=", ".join(COLLECTIVES)
+    )
     group.add_argument("--size", metavar="BYTES", help="one size, for example 4MiB (the default)")
     group.add_argument("-b", "--minbytes", metavar="BYTES", help="sweep: first size")
     group.add_argument("-e", "--maxbytes", metavar="BYTES", help="sweep: last size")
     group.add_argument("-f", "--stepfactor", type=int, metavar="N", help="sweep: factor between sizes (2)")
     group.add_argument("-i", "--stepbytes", metavar="BYTES", help="sweep: increment between sizes")
-    group.add_argument("-w", "--warmup", type=int, default=2, metavar="N", help="iterations before the measured ones (2)")
+    group.add_argument(
+        "-w", "--warmup", type=int, default=2, metavar="N", help="iterations before the measured ones (2)"
+    )
     group.add_argument("-n", "--iterations", type=int, default=10, metavar="N", help="measured iterations (10)")
     group.add_argument("-c", "--check", type=int, default=1, metavar="0|1", help="check every element (1)")
     group.add_argument("-o", "--op", default="sum", metavar="NAME", help="sum, prod, max, min or avg (sum)")
     group.add_argument("-d", "--datatype", default="float", metavar="NAME", help="nccl-tests' name (float)")
     group.add_argument("-r", "--root", type=int, default=0, metavar="RANK", help="of rooted collectives (0)")
-    group.add_argument("-z", "--blocking", type=int, default=1, metavar="0|1", help="wait for each operation (always so on host buffers)")
-    group.add_argument("-T", "--timeout", type=float, default=30.0, metavar="SECONDS", help="rendezvous and operation (30)")
+    group.add_argument(
+        "-z",
+        "--blocking",
+        type=int,
+        default=1,
+        metavar="0|1",
+        help="wait for each operation (always so on host buffers)",
+    )
+    group.add_argument(
+        "-T", "--timeout", type=float, default=30.0, metavar="SECONDS", help="rendezvous and operation (30)"
+    )
     group.add_argument("--in-place", action="store_true", help="measure in-place operations, too")
 
 
@@ -112,13 +139,30 @@ def parse(argv: list[str] | None) -> tuple[Plan, argparse.Namespace]:
     if op == ReduceOp.PREMULSUM:
         raise SettingsError("--op premulsum: expected sum, prod, max, min or avg")
     plan = Plan(
-        address, bool(options.listen), cluster, world_size, ranks, options.session or "", options.collective, dtype, op,
-        root, _sizes(options), options.warmup, options.iterations, options.in_place, bool(options.check),
-        bool(options.blocking), options.timeout, options.profile,
+        address,
+        bool(options.listen),
+        cluster,
+        world_size,
+        ranks,
+        options.session or "",
+        options.collective,
+        dtype,
+        op,
+        root,
+        _sizes(options),
+        options.warmup,
+        options.iterations,
+        options.in_place,
+        bool(options.check),
+        bool(options.blocking),
+        options.timeout,
+        options.profile,
     )
     smallest = plan.workload(plan.sizes[0])
     if smallest.count < 1:
-        raise SettingsError(f"--size {plan.sizes[0]}: too small for one {dtype.label} element of each of {world_size} ranks")
+        raise SettingsError(
+            f"--size {plan.sizes[0]}: too small for one {dtype.label} element of each of {world_size} ranks"
+        )
     return plan, options
 
 
@@ -135,7 +179,9 @@ def _world(options: argparse.Namespace) -> tuple[int, tuple[int, ...]]:
     if options.cluster_report:
         raise SettingsError("--cluster-report goes with --listen", "give the coordinator itself --report FILE")
     if options.world_size is None or options.ranks is None:
-        raise SettingsError("--connect needs --world-size and --ranks", "for example --world-size 2 --ranks 0 --session NAME")
+        raise SettingsError(
+            "--connect needs --world-size and --ranks", "for example --world-size 2 --ranks 0 --session NAME"
+        )
     if not options.session:
         raise SettingsError("--connect needs --session", "any name, the same on every host")
     ranks = _rank_list(options.ranks)
@@ -162,21 +208,28 @@ def _cluster(options: argparse.Namespace, world_size: int) -> ClusterSpec:
     if options.cluster_config:
         cluster = load(options.cluster_config)
         if cluster.world_size != world_size:
-            raise SettingsError(f"{options.cluster_config}: describes {cluster.world_size} ranks, this run has {world_size}")
+            raise SettingsError(
+                f"{options.cluster_config}: describes {cluster.world_size} ranks, this run has {world_size}"
+            )
         return cluster
     if options.interconnect_bandwidth_gbps <= 0 or options.interconnect_latency_us < 0:
         raise SettingsError("--interconnect-bandwidth-gbps must be above 0, --interconnect-latency-us 0 or more")
     nodes = options.nodes or (2 if options.listen and not options.world_size else options.world_size or 2)
     per_node = options.ranks_per_node or max(world_size // nodes, 1)
     if nodes < 1 or per_node < 1 or nodes * per_node != world_size:
-        raise SettingsError(f"{world_size} ranks do not split evenly: found --nodes {nodes} x --ranks-per-node {per_node}")
+        raise SettingsError(
+            f"{world_size} ranks do not split evenly: found --nodes {nodes} x --ranks-per-node {per_node}"
+        )
     inter = Fabric("tcp", options.interconnect_bandwidth_gbps, options.interconnect_latency_us)
     return attrs.evolve(ClusterSpec.default(nodes, per_node, options.profile, "bandwidth"), inter_node=inter)
 
 
 def _positive(options: argparse.Namespace) -> None:
-    for flag, value, least in (("--iterations", options.iterations, 1), ("--warmup", options.warmup, 0),
-                               ("--timeout", options.timeout, 0.001)):
+    for flag, value, least in (
+        ("--iterations", options.iterations, 1),
+        ("--warmup", options.warmup, 0),
+        ("--timeout", options.timeout, 0.001),
+    ):
         if value < least:
             raise SettingsError(f"{flag} {value}: expected at least {least}")
 

@@ -75,6 +75,7 @@ def operation(comm: Comm, work: Workload, rank: int, send: np.ndarray, recv: np.
     dtype, op, root, count = int(work.dtype), int(work.op), work.root, work.count
     common = {"count": count, "dtype": dtype}
     if work.collective == "send_recv":
+
         def ring() -> None:
             with comm.nccl.group():
                 comm.send(send, (rank + 1) % work.world_size, **common)

@@ -12,11 +12,13 @@ import attrs
 
 from fakegpu.cli._bandwidth.workload import ROOTED, TYPE_NAMES, REDUCING, Workload
 
-HEADER = """\
+_GROUP = "    time   algbw   busbw #wrong"
+_UNITS = "    (us)  (GB/s)  (GB/s)       "
+HEADER = f"""\
 #
-#                                                              out-of-place                       in-place            model
-#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong     time
-#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)            (us)"""
+#{'':61}out-of-place                       in-place            model
+#       size         count      type   redop    root {_GROUP} {_GROUP}     time
+#        (B)    (elements)                           {_UNITS} {_UNITS}     (us)"""
 
 
 @attrs.frozen
@@ -92,15 +94,18 @@ def _columns(work: Workload, times: Sequence[float], wrong: int) -> str:
     if not times:
         return f"{'N/A':>8} {'N/A':>7} {'N/A':>7} {'N/A':>6}"
     speed = bandwidths(work, times)
-    return (f"{statistics.fmean(times):>8.1f} {speed['algbw_gbps'] / 8:>7.3f} {speed['busbw_gbps'] / 8:>7.3f} "
-            f"{wrong:>6}")
+    return f"{statistics.fmean(times):>8.1f} {speed['algbw_gbps'] / 8:>7.3f} {speed['busbw_gbps'] / 8:>7.3f} {wrong:>6}"
 
 
 def footer(results: Sequence[SizeResult]) -> str:
     """nccl-tests' last lines."""
     wrong = sum(result.wrong + result.in_place_wrong for result in results)
-    buses = [bandwidths(r.workload, times)["busbw_gbps"] / 8 for r in results for times in (r.times_us, r.in_place_us)
-             if times]
+    buses = [
+        bandwidths(r.workload, times)["busbw_gbps"] / 8
+        for r in results
+        for times in (r.times_us, r.in_place_us)
+        if times
+    ]
     average = statistics.fmean(buses) if buses else 0.0
     verdict = "OK" if wrong == 0 else "FAILED"
     return f"# Out of bounds values : {wrong} {verdict}\n# Avg bus bandwidth    : {average:.6g}\n#"
@@ -127,7 +132,10 @@ def as_json(result: SizeResult) -> dict:
         "wrong_values": result.wrong + result.in_place_wrong,
         "sample": [_number(x) for x in result.ranks[0].sample],
         "per_rank": [_rank_json(work, rank) for rank in result.ranks],
-        "modeled": {"time_us": modeled, "bandwidth_gbps": work.effective_bytes * 8 / modeled / 1e3 if modeled else None},
+        "modeled": {
+            "time_us": modeled,
+            "bandwidth_gbps": work.effective_bytes * 8 / modeled / 1e3 if modeled else None,
+        },
     }
 
 

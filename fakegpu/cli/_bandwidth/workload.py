@@ -13,16 +13,41 @@ from fakegpu.dtypes import DType, ReduceOp
 from fakegpu.errors import ArgumentError
 
 COLLECTIVES = (
-    "all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all", "gather", "scatter", "send_recv",
+    "all_reduce",
+    "reduce",
+    "broadcast",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "gather",
+    "scatter",
+    "send_recv",
 )
 REDUCING = ("all_reduce", "reduce", "reduce_scatter")
 ROOTED = ("reduce", "broadcast", "gather", "scatter")
 # nccl-tests' names of the types, by DType
 TYPE_NAMES = (
-    "int8", "uint8", "int32", "uint32", "int64", "uint64", "half", "float", "double", "bfloat16", "f8e4m3", "f8e5m2",
+    "int8",
+    "uint8",
+    "int32",
+    "uint32",
+    "int64",
+    "uint64",
+    "half",
+    "float",
+    "double",
+    "bfloat16",
+    "f8e4m3",
+    "f8e5m2",
 )
-_EPSILON = {DType.FLOAT16: 2.0**-10, DType.FLOAT32: 2.0**-23, DType.FLOAT64: 2.0**-52, DType.BFLOAT16: 2.0**-7,
-            DType.FLOAT8_E4M3: 2.0**-3, DType.FLOAT8_E5M2: 2.0**-2}
+_EPSILON = {
+    DType.FLOAT16: 2.0**-10,
+    DType.FLOAT32: 2.0**-23,
+    DType.FLOAT64: 2.0**-52,
+    DType.BFLOAT16: 2.0**-7,
+    DType.FLOAT8_E4M3: 2.0**-3,
+    DType.FLOAT8_E5M2: 2.0**-2,
+}
 _SPREAD = {DType.INT8: 64, DType.UINT8: 64, DType.FLOAT8_E4M3: 8, DType.FLOAT8_E5M2: 4}  # exact integers below this
 _FLOAT8 = {DType.FLOAT8_E4M3: (3, 7), DType.FLOAT8_E5M2: (2, 15)}  # mantissa bits, exponent bias
 
@@ -53,8 +78,14 @@ class Workload:
         """Blocks of a rank's input and output; 0 for a rank that has none."""
         n, is_root = self.world_size, rank == self.root
         return {
-            "all_reduce": (1, 1), "reduce": (1, int(is_root)), "broadcast": (int(is_root), 1), "all_gather": (1, n),
-            "reduce_scatter": (n, 1), "all_to_all": (n, n), "gather": (1, n * is_root), "scatter": (n * is_root, 1),
+            "all_reduce": (1, 1),
+            "reduce": (1, int(is_root)),
+            "broadcast": (int(is_root), 1),
+            "all_gather": (1, n),
+            "reduce_scatter": (n, 1),
+            "all_to_all": (n, n),
+            "gather": (1, n * is_root),
+            "scatter": (n * is_root, 1),
             "send_recv": (1, 1),
         }[self.collective]
 
@@ -104,9 +135,12 @@ class Workload:
             return self._reduced(rank if self.collective == "reduce_scatter" else 0)
         n = self.world_size
         sources = {
-            "broadcast": [(self.root, 0)], "all_gather": [(r, 0) for r in range(n)],
-            "all_to_all": [(r, rank) for r in range(n)], "gather": [(r, 0) for r in range(n)],
-            "scatter": [(self.root, rank)], "send_recv": [((rank - 1) % n, 0)],
+            "broadcast": [(self.root, 0)],
+            "all_gather": [(r, 0) for r in range(n)],
+            "all_to_all": [(r, rank) for r in range(n)],
+            "gather": [(r, 0) for r in range(n)],
+            "scatter": [(self.root, rank)],
+            "send_recv": [((rank - 1) % n, 0)],
         }[self.collective]
         return np.concatenate([self._values(r, block) for r, block in sources])
 
