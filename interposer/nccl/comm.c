@@ -42,6 +42,14 @@ FG_EXPORT ncclResult_t ncclGetVersion(int *version) {
 }
 FG_NCCL_ALSO(ncclGetVersion);
 
+/* A peer aborted, but nothing of this rank was cut short. As between real GPUs this rank is not told before it asks for
+ * something: a program whose ranks drop a communicator one after the other ends in order. */
+static bool left_behind(ncclComm_t comm) {
+    bool live = comm->phase == FG_PHASE_LIVE || comm->phase == FG_PHASE_FINALIZED;
+    return comm->magic == FG_COMM_MAGIC_BEGIN && comm->rt && live && fg_rt_comm_state(comm->rt) == FG_ABORTED &&
+           !fg_rt_comm_cut(comm->rt);
+}
+
 FG_EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *asyncError) {
     const char *call = "ncclCommGetAsyncError";
     ncclResult_t result = fg_nccl_check_comm(comm, call);
@@ -55,6 +63,9 @@ FG_EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *asyn
         comm->refusal = made ? FG_INVALID_USAGE : FG_OK;
         status = comm->refusal;
     }
+    if (left_behind(comm)) {
+        status = FG_OK;
+    }
     if (status == FG_ABORTED && comm->phase == FG_PHASE_REVOKED) {
         status = FG_OK; /* what the caller asked for: quiescent, ready for shrink, split or destroy */
     }
@@ -66,15 +77,9 @@ FG_EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *asyn
 }
 FG_NCCL_ALSO(ncclCommGetAsyncError);
 
-/* A peer aborted, but nothing of this rank was cut short: there is nothing to flush. */
-static bool left_behind(ncclComm_t comm) {
-    return comm && comm->magic == FG_COMM_MAGIC_BEGIN && comm->rt && comm->phase == FG_PHASE_LIVE &&
-           fg_rt_comm_state(comm->rt) == FG_ABORTED && !fg_rt_comm_cut(comm->rt);
-}
-
 FG_EXPORT ncclResult_t ncclCommFinalize(ncclComm_t comm) {
-    if (left_behind(comm)) {
-        comm->phase = FG_PHASE_FINALIZED;
+    if (comm && left_behind(comm)) {
+        comm->phase = FG_PHASE_FINALIZED; /* nothing to flush */
         return ncclSuccess;
     }
     ncclResult_t result = fg_nccl_check_ready(comm, "ncclCommFinalize");
