@@ -129,7 +129,7 @@ def coordinator_options(settings: Settings) -> dict:
         "eager_bytes": settings.eager_bytes,
         "chunk_bytes": settings.staging_chunk_bytes,
         "token": settings.secret(),
-        "pace": settings.pace,
+        **({} if settings.pace == "none" else {"pace": settings.pace}),
     }
 
 
