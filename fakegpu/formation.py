@@ -1,4 +1,4 @@
-"""Handlers of the frames that make and end communicators: id, init, split, shrink, finalize, destroy, abort, revoke.
+"""Handlers of the frames that make and end communicators: id, init, split, shrink, grow, finalize, destroy, abort, revoke.
 
 Each takes (registry, process, frame, body, now). What is allowed and who belongs together is decided in
 membership.py; this file carries it out: members, handles, control segments, answers, report. Layer 4.
@@ -65,8 +65,18 @@ def shrink(registry: Registry, process: Process, frame, body, now: int) -> None:
 
 
 def grow(registry: Registry, process: Process, frame, body, now: int) -> None:
-    text = "ncclCommGrow: not supported yet; make a new communicator with ncclCommInitRank"
-    reply(process, frame.request, Status.NOT_SUPPORTED, text)
+    parent = None
+    if body.flags & wire.COMM_GROW_NEW:
+        joiner = Joiner(process, frame.request, body.rank, 0, device=body.device)
+    elif (entry := _parent(registry, process, frame)) is not None:
+        parent, joiner = entry
+    else:
+        return
+    if body.nranks > registry.limits.ranks:
+        reply(process, frame.request, Status.WORLD, f"grow: nranks {body.nranks}, limit {registry.limits.ranks}")
+        return
+    _describe(joiner, body)
+    carry_out(registry, registry.membership.grow(parent, joiner, body.unique_id, body.nranks, now), now)
 
 
 def _parent(registry: Registry, process: Process, frame) -> tuple[Communicator, Joiner] | None:

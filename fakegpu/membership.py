@@ -1,4 +1,4 @@
-"""How communicators come to be: unique ids, the init rendezvous, split, shrink. State without sockets or clock.
+"""How communicators come to be: unique ids, the init rendezvous, split, shrink, grow. State without sockets or clock.
 
 Every request waits in a Gathering until all the ranks it needs have come, one of them proves it wrong, dies, or the
 deadline passes (first request + the longest time-out among the joined). What came of it goes out as a list of
@@ -45,7 +45,7 @@ class Joiner:
 
     process: object  # coordinator.Process
     request: int
-    rank: int  # init: in the new communicator; split, shrink: in the parent
+    rank: int  # init, grow: in the new communicator; split, shrink: in the parent
     timeout_ns: int
     flags: int = 0
     device: int = -1
@@ -56,7 +56,7 @@ class Joiner:
 
 @attrs.define(eq=False)
 class Gathering:
-    """Ranks that wait for each other: an init, a split or a shrink."""
+    """Ranks that wait for each other: an init, a split, a shrink or a grow."""
 
     kind: str
     title: str  # as texts name it
@@ -90,6 +90,7 @@ class Membership:
         self._issued: dict[bytes, None] = {}  # made and not used so far, oldest first
         self._gatherings: dict[object, Gathering] = {}
         self._calls: dict[tuple[str, int, int], int] = {}  # (kind, parent, rank): calls so far
+        self._growing: dict[bytes, tuple] = {}  # id of a grow whose root has come: key of its gathering
         self._comm_ids = count(1)
         self.deadline = NEVER
 
@@ -192,6 +193,46 @@ class Membership:
             gathering = self._gatherings[key] = Gathering(kind, title, expected, now, parent, number=number)
         return key, gathering
 
+    # ---- grow ----
+
+    def grow(self, parent: Communicator | None, joiner: Joiner, unique_id: bytes, nranks: int, now: int) -> list:
+        """A member of the parent, or a new rank (no parent), asks for a communicator of `nranks` ranks.
+
+        The parent's ranks keep their numbers. One of them brings the unique id, which ties the new ranks to them.
+        """
+        named = bool(unique_id.strip(b"\0"))
+        problem = self._id_problem(unique_id) if named and unique_id not in self._growing else ""
+        if problem:
+            return [(REFUSE, joiner, Status.STALE_ID, f"grow to {nranks} ranks: {problem}")]
+        if parent is None:
+            key = self._growing.get(unique_id, ("grow", unique_id))
+            title, expected = f"grow to {nranks} ranks", frozenset(range(max(nranks, 0)))
+            gathering = self._gatherings.setdefault(key, Gathering("grow", title, expected, now))
+            first = gathering.parent.nranks if gathering.parent else 1
+            if not first <= joiner.rank < nranks:
+                return [_refuse(joiner, f"{title}: rank {joiner.rank} of a new rank, expected {first} to {nranks - 1}")]
+        elif blocked := _blocked(parent, joiner, revoked_ok=False):
+            return blocked
+        elif nranks <= parent.nranks:
+            text = f"grow of {parent.title}: nranks {nranks}, expected more than {parent.nranks}"
+            return [_refuse(joiner, text)]
+        else:
+            key, gathering = self._call("grow", parent, joiner, frozenset(range(nranks)), now)
+            if named and unique_id not in self._growing:
+                self._tie(unique_id, key, gathering)
+        if conflict := _conflict(gathering, joiner, nranks) if gathering.joined else []:
+            return self._drop(key, conflict) if len(conflict) > 1 else conflict
+        return self._joined(key, gathering, joiner)
+
+    def _tie(self, unique_id: bytes, key: tuple, gathering: Gathering) -> None:
+        """The root has come: new ranks that were here before it belong to its gathering."""
+        self._issued.pop(unique_id, None)
+        self._growing[unique_id] = key
+        early = self._gatherings.pop(("grow", unique_id), None)
+        if early is not None:
+            gathering.joined |= early.joined
+            gathering.timeout_ns = max(gathering.timeout_ns, early.timeout_ns)
+
     # ---- common ----
 
     def _joined(self, key, gathering: Gathering, joiner: Joiner) -> list:
@@ -203,7 +244,9 @@ class Membership:
             return self._finish_split(gathering)
         members = [gathering.joined[rank] for rank in sorted(gathering.joined)]
         parent = gathering.parent
-        name = next((m.name for m in members if m.name), f"{parent.name}/shrink{gathering.number}" if parent else "")
+        default = f"{parent.name}/{gathering.kind}{gathering.number}" if parent else ""
+        self._growing = {uid: where for uid, where in self._growing.items() if where != key}
+        name = next((m.name for m in members if m.name), default)
         return [self._make(gathering, members, name)]
 
     def _finish_split(self, gathering: Gathering) -> list:
@@ -219,7 +262,7 @@ class Membership:
 
     def _make(self, gathering: Gathering, members: list[Joiner], name: str) -> tuple:
         comm_id = next(self._comm_ids)
-        if gathering.parent is not None:
+        if gathering.parent is not None and gathering.kind != "grow":
             ranks = tuple(gathering.parent.global_ranks[m.rank] for m in members)
         else:
             ranks = _global_ranks(members)
@@ -282,7 +325,7 @@ class Membership:
 
     def forget(self, parent: Communicator) -> None:
         """Nobody holds a handle of the communicator any more."""
-        for kind in ("split", "shrink"):
+        for kind in ("split", "shrink", "grow"):
             for rank in range(parent.nranks):
                 self._calls.pop((kind, parent.id, rank), None)
 

@@ -640,3 +640,27 @@ def abort_pending(ctx: Context) -> tuple[float, int]:
     seconds = abort(ctx)
     cuda.call("cudaStreamSynchronize", stream)
     return seconds, cuda.raw.cudaStreamQuery(stream)
+
+
+def init_some(ctx: Context, uid: bytes, nranks: int, name: str) -> None:
+    """A communicator of the first ranks only."""
+    ctx.comms[name] = ctx.nccl.init(nranks, uid, ctx.rank)
+
+
+def grow_id(ctx: Context, name: str) -> bytes:
+    made = UniqueId()
+    ctx.nccl.ncclCommGetUniqueId(ctx.comms[name].handle, ctypes.byref(made))
+    return bytes(made)
+
+
+def grow(ctx: Context, uid: bytes, parents: int, nranks: int, name: str) -> tuple[int, int, int]:
+    """Ranks below `parents` grow their communicator; the others join. Answers size, rank and a sum over all."""
+    handle, given = ctypes.c_void_p(), UniqueId.from_bytes(uid)
+    member = ctx.rank < parents
+    parent = ctx.comms[name].handle if member else None
+    id_of = ctypes.byref(given) if not member or ctx.rank == 0 else None
+    ctx.nccl.ncclCommGrow(parent, nranks, id_of, -1 if member else ctx.rank, ctypes.byref(handle), None)
+    made = ctx.comms["grown"] = Comm(ctx.nccl, handle.value, nranks, ctx.rank)._made(handle)
+    value = np.array([ctx.rank + 1], np.int64)
+    made.all_reduce(value, value)
+    return made.nranks, made.rank, int(value[0])

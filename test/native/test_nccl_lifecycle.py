@@ -54,6 +54,28 @@ def test_shrink_after_a_death():
         world.finish(world.start(bodies.abort, ranks=[0, 1]))
 
 
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+@pytest.mark.parametrize("first", [[0, 1], [2]], ids=["members-first", "newcomer-first"])
+def test_grow_takes_new_ranks_in(transport, first):
+    with make_world(3, transport) as world:
+        uid = world.finish(world.start(bodies.unique_id, ranks=[0]))[0]
+        world.finish(world.start(bodies.init_some, uid, 2, "small", ranks=[0, 1]))
+        grow_id = world.finish(world.start(bodies.grow_id, "small", ranks=[0]))[0]
+        world.start(bodies.grow, grow_id, 2, 3, "small", ranks=first)
+        world.start(bodies.grow, grow_id, 2, 3, "small", ranks=sorted({0, 1, 2} - set(first)))
+        assert world.finish([0, 1, 2]) == [(3, 0, 6), (3, 1, 6), (3, 2, 6)]
+
+
+def test_a_grow_id_is_good_once():
+    with make_world(2, "shm") as world:
+        uid = world.finish(world.start(bodies.unique_id, ranks=[0]))[0]
+        world.finish(world.start(bodies.init_some, uid, 1, "small", ranks=[0]))
+        grow_id = world.finish(world.start(bodies.grow_id, "small", ranks=[0]))[0]
+        assert world.run(bodies.grow, grow_id, 1, 2, "small") == [(2, 0, 3), (2, 1, 3)]
+        (failed,) = world.finish(world.start(bodies.grow, grow_id, 1, 2, "small", ranks=[1]), allow_failures=True)
+        assert failed.result == INVALID_USAGE and "used before" in failed.text
+
+
 def test_a_revoked_communicator_can_be_split():
     with make_world(2, "shm") as world:
         assert world.run(bodies.revoke_then_split) == [(0, INVALID_USAGE, 2)] * 2
