@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from fakegpu.errors import FakeGPUError
 from fakegpu.launch.environment import child_environment, default_timeout, torch_hint, torch_without_cuda
 from fakegpu.launch.process import CommandError, Process, find_program
+from fakegpu.launch.unbuilt import refuse_unbuilt
 from fakegpu.settings import Settings
 
 if TYPE_CHECKING:
@@ -35,8 +36,9 @@ def say(text: str) -> None:
 def run(command: list[str], settings: Settings) -> int:
     """Run the command; the exit status that fgpu ends with."""
     try:
+        refuse_unbuilt(settings)
         settings = default_timeout(settings)
-        if settings.dist_mode not in ("simulate", "proxy"):
+        if settings.dist_mode != "simulate":
             return _run_alone(command, settings)
         if settings.coordinator_addr:
             return _run_with_given(command, settings)

@@ -1,0 +1,37 @@
+"""Settings that have a name already but nothing behind it yet: refused before anything starts.
+
+A setting that is accepted and then ignored would be a silent lie. Each entry here goes when its feature lands.
+Called by fakegpu.launch.job; the interposer refuses the same modes by itself (interposer/runtime/comm_init.c).
+"""
+
+from fakegpu.errors import SettingsError
+from fakegpu.settings import BY_FIELD, Settings
+
+_HINT = "use the default; the changelog says when this arrives"
+
+
+def _found(settings: Settings) -> tuple[str, str] | None:
+    """(field, what is missing) of the first setting that nothing acts on."""
+    if settings.mode == "hybrid":
+        return "mode", "real CUDA compute with simulated communication is not built yet"
+    if settings.dist_mode == "proxy":
+        return "dist_mode", "the control plane beside the real NCCL is not built yet"
+    if (settings.mode == "passthrough") != (settings.dist_mode == "passthrough"):
+        return "dist_mode", "passthrough goes with --mode passthrough --dist-mode passthrough only"
+    if settings.faults or settings.fault_rank >= 0 or settings.fault_seqno >= 0 or settings.fault_operation:
+        field = next(f for f in ("faults", "fault_rank", "fault_seqno", "fault_operation")
+                     if getattr(settings, f) not in (None, "", -1))
+        return field, "fault injection is not built yet"
+    if settings.oom_policy != "error":
+        return "oom_policy", "an allocation beyond the device's memory always fails"
+    return None
+
+
+def refuse_unbuilt(settings: Settings) -> None:
+    """SettingsError for the first setting that is not built; names its variable, value and what is missing."""
+    found = _found(settings)
+    if found:
+        field, missing = found
+        variable = BY_FIELD[field]
+        name = f"{variable.flag} ({variable.env})" if variable.flag else variable.env
+        raise SettingsError(f"{name} is {str(getattr(settings, field))!r}: {missing}", _HINT)
