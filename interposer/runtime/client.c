@@ -267,9 +267,29 @@ static int start_receiver(fg_client_t *client) {
     return FG_OK;
 }
 
+/* Modes and faults that have a name but nothing behind them yet are refused here, however the program was started. */
+static int refuse_unbuilt(const fg_config_t *config) {
+    if (config->mode != FG_MODE_SIMULATE) {
+        return fg_rt_set_error(FG_NOT_SUPPORTED, "FAKEGPU_MODE asks for hybrid or passthrough: this libnccl works on fake "
+                               "devices only; set FAKEGPU_MODE=simulate");
+    }
+    if (config->dist_mode != FG_DIST_SIMULATE) {
+        return fg_rt_set_error(FG_NOT_SUPPORTED, "FAKEGPU_DIST_MODE asks for disabled, proxy or passthrough: this libnccl "
+                               "communicates through the coordinator only; set FAKEGPU_DIST_MODE=simulate");
+    }
+    if (config->fault_rank >= 0 || config->fault_seqno >= 0 || (config->fault_operation && *config->fault_operation)) {
+        return fg_rt_set_error(FG_NOT_SUPPORTED, "FAKEGPU_NCCL_FAULT_* is set: fault injection is not built yet; unset it");
+    }
+    return FG_OK;
+}
+
 static int open_client(fg_client_t **out) {
     const fg_config_t *config = fg_rt_config();
     const char *address = config->coordinator_addr;
+    int refused = refuse_unbuilt(config);
+    if (refused) {
+        return refused;
+    }
     if (!address || !*address) {
         return fg_rt_set_error(FG_NO_COORDINATOR, "FAKEGPU_COORDINATOR_ADDR is not set: run the program under ./fgpu, "
                                "or set it to a coordinator's absolute socket path or host:port");
