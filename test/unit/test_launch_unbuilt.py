@@ -15,7 +15,6 @@ REFUSED = [
     {"FAKEGPU_NCCL_FAULT_RANK": "1"},
     {"FAKEGPU_NCCL_FAULT_SEQNO": "3"},
     {"FAKEGPU_NCCL_FAULT_OPERATION": "all_reduce"},
-    {"FAKEGPU_OOM_POLICY": "allow"},
 ]
 
 
