@@ -38,6 +38,12 @@ def device_array(nccl, nbytes: int) -> np.ndarray:
     return np.frombuffer((ctypes.c_uint8 * nbytes).from_address(pointer.value), np.float32)
 
 
+def seconds(call) -> float:
+    started = time.perf_counter()
+    call()
+    return time.perf_counter() - started
+
+
 def body(comm, store: str, rounds: int, sizes: list[int]) -> dict:
     """Seconds of ours and of gloo, per size: each round measures both."""
     import torch
@@ -50,16 +56,14 @@ def body(comm, store: str, rounds: int, sizes: list[int]) -> dict:
         mine, tensor = device_array(comm.nccl, nbytes), torch.ones(nbytes // 4)
         result = device_array(comm.nccl, nbytes)
         mine[:] = 1.0
-        repeat = 1 if nbytes > 1 << 20 else 100
+        repeat = 3 if nbytes > 1 << 20 else 100
         times: dict[str, list[float]] = {"ours": [], "gloo": []}
         for number in range(rounds + 1):
             for name, call in (("ours", lambda: comm.all_reduce(mine, result)), ("gloo", lambda: dist.all_reduce(tensor))):
                 dist.barrier()
-                started = time.perf_counter()
-                for _ in range(repeat):
-                    call()
+                taken = [seconds(call) for _ in range(repeat)]
                 if number:  # the first round warms up
-                    times[name].append((time.perf_counter() - started) / repeat)
+                    times[name] += taken
             tensor.fill_(1.0)
         if not (result == comm.nranks).all():
             raise AssertionError(f"wrong result of {nbytes} bytes")
@@ -69,7 +73,7 @@ def body(comm, store: str, rounds: int, sizes: list[int]) -> dict:
 
 
 def measure(nranks: int, transport: str, rounds: int) -> list[dict]:
-    """Per size: the median over rounds of the slowest rank."""
+    """Per size: the median over all operations, of the slowest rank."""
     with tempfile.TemporaryDirectory() as folder:
         sizes = [LARGE, SMALL]
         answers = ranks.run(body, nranks, f"{folder}/store", rounds, sizes, timeout=400.0,
@@ -78,8 +82,7 @@ def measure(nranks: int, transport: str, rounds: int) -> list[dict]:
     for nbytes in sizes:
         medians = {}
         for name in ("ours", "gloo"):
-            slowest = [max(times) for times in zip(*(answer[nbytes][name] for answer in answers))]
-            medians[name] = statistics.median(slowest) * 1e6
+            medians[name] = max(statistics.median(answer[nbytes][name]) for answer in answers) * 1e6
         rows.append({"ranks": nranks, "transport": transport, "bytes": nbytes, "ours_us": round(medians["ours"], 1),
                      "gloo_us": round(medians["gloo"], 1), "ratio": round(medians["gloo"] / medians["ours"], 2)})
     return rows
