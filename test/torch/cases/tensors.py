@@ -183,3 +183,10 @@ def case_refused_operators_say_so():
 def case_torch_compile_runs_eagerly():
     double = torch.compile(lambda x: x * 2)
     assert double(on([1.0, 2.0])).tolist() == [2.0, 4.0]
+
+
+def case_refusals_name_operators_with_a_cuda_kernel():
+    import fakegpu.torchhost.build as build
+
+    for name in build.read_refusals(build.refusals_file().read_text()):
+        assert torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "CUDA"), name
