@@ -664,3 +664,15 @@ def grow(ctx: Context, uid: bytes, parents: int, nranks: int, name: str) -> tupl
     value = np.array([ctx.rank + 1], np.int64)
     made.all_reduce(value, value)
     return made.nranks, made.rank, int(value[0])
+
+
+def huge_all_gather(ctx: Context, count: int) -> list[tuple[int, int]]:
+    """In place, on device memory: (first, last) of every block, as bytes."""
+    buffers = Buffers(ctx, True)
+    out = buffers.array(ctx.nranks * count, np.dtype("u1"))
+    mine = out[ctx.rank * count : (ctx.rank + 1) * count]
+    mine[0], mine[-1] = 10 + ctx.rank, 20 + ctx.rank
+    ctx.comm.all_gather(mine, out)
+    found = [(int(out[r * count]), int(out[(r + 1) * count - 1])) for r in range(ctx.nranks)]
+    buffers.free()
+    return found
