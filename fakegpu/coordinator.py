@@ -244,7 +244,7 @@ class Registry:
         self.operations += 1
         self.recorder.operation(event)
         if self.hooks.on_finished is not None:
-            self.hooks.on_finished(event)
+            self.hooks.told("on_finished", event)
 
     def _failed(self, comm: Communicator, failure: Failure) -> None:
         """Tell every member and the recorder, once."""
@@ -274,8 +274,7 @@ class Registry:
             )
         )
         log.warning("%s", failure.text)
-        if self.hooks.on_failure is not None:
-            self.hooks.on_failure(comm, failure)
+        self.hooks.told("on_failure", comm, failure)
         formation.carry_out(self, self.membership.parent_failed(comm), 0)
 
     def _edges(self) -> dict[int, dict[int, str]]:

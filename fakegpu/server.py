@@ -96,7 +96,7 @@ class Coordinator:
         return self
 
     def serve_forever(self, ready: Callable[[], None] | None = None) -> None:
-        """Listen, and serve in this thread until SHUTDOWN, `stop`, SIGTERM or SIGINT; `ready` is called once it listens."""
+        """Listen, call `ready`, and serve in this thread until SHUTDOWN, `stop`, SIGTERM or SIGINT."""
         self._listen()
         loop = self._loop
         before = {number: signal.signal(number, lambda *_: loop.stop()) for number in (signal.SIGTERM, signal.SIGINT)}
