@@ -98,13 +98,24 @@ static bool told_always(int status) {
     return status != FG_ABORTED && status != FG_INVALID_ARGUMENT && status != FG_INVALID_USAGE;
 }
 
+/* The error's text; a time-out also says which operator the host waits in, since that may hold back the missing one. */
+static char *full_text(int status, const char *text) {
+    const char *operator = fg_rt_host_operator_current();
+    bool late = status == FG_TIMEOUT || status == FG_MISSING_RANK || status == FG_DEADLOCK;
+    char *made = NULL;
+    if (!late || !*operator) {
+        return strdup(text);
+    }
+    return asprintf(&made, "%s; here the host is blocked in %s behind it", text, operator) < 0 ? NULL : made;
+}
+
 void fg_comm_fail(fg_comm_t *comm, int status, const char *text) {
     pthread_mutex_lock(&comm->lock);
     int before = atomic_load(&comm->status);
     bool first = before == FG_OK || before == FG_IN_PROGRESS;
     bool made = comm->nranks > 0;
     if (first) {
-        comm->text = strdup(text && *text ? text : "the communicator failed");
+        comm->text = full_text(status, text && *text ? text : "the communicator failed");
         atomic_store_explicit(&comm->status, status, memory_order_release);
         pthread_cond_broadcast(&comm->changed);
     }
@@ -112,7 +123,7 @@ void fg_comm_fail(fg_comm_t *comm, int status, const char *text) {
     if (first) {
         fg_barrier_wake(comm);
         fg_rt_log(made && told_always(status) ? FG_LOG_ERROR : FG_LOG_INFO, "rank %d: %s", comm->rank,
-                  text ? text : "");
+                  comm->text ? comm->text : "");
     }
 }
 

@@ -117,6 +117,8 @@ struct fg_comm {
 int fg_client_get(fg_client_t **out); /* connected, or an error text */
 
 uint64_t fg_now_ns(void);
+/* client_connect.c */
+int fg_client_connect(const char *address, bool tcp, uint32_t timeout_ms, int *out);
 /* client_io.c: sends one frame; `comm` lets a failed communicator's payload be replaced by filler */
 int fg_client_send(fg_client_t *client, uint16_t type, uint32_t request, uint64_t member, const struct iovec *parts,
                    int nparts, fg_comm_t *comm);
