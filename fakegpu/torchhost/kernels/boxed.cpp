@@ -34,6 +34,7 @@ HostKernel::HostKernel(const c10::FunctionSchema& schema, c10::DispatchKey host_
       name_(schema.name()),
       host_key_(host_key),
       mixing_(mixing),
+      alert_(host_key == c10::DispatchKey::CPU ? nondeterministic_alert(std::string_view(name_).substr(6)) : Alert{}),
       seeded_(seeded),
       replaced_(std::move(replaced)) {
   const auto& arguments = schema.arguments();
@@ -164,6 +165,9 @@ void HostKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet k
   if (C10_UNLIKELY((seen.refused && seen.cuda.has_value()) || copies_by_runtime(*stack, base))) {
     replaced_.callBoxed(op, keys, stack);
     return;
+  }
+  if (C10_UNLIKELY(alert_.kernel != nullptr) && (*stack)[base].isTensor()) {
+    raise_alert(alert_, (*stack)[base].toTensor().scalar_type());
   }
   HostCall call;
   if (seen.cuda.has_value()) call.use_device(*seen.cuda);

@@ -4,6 +4,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <vector>
 
+#include "determinism.h"
 #include "host_call.h"
 
 namespace fakegpu::torchhost {
@@ -51,6 +52,7 @@ class HostKernel final : public c10::OperatorKernel {
   std::string name_;
   c10::DispatchKey host_key_;
   Mixing mixing_;
+  Alert alert_;
   bool seeded_;
   c10::KernelFunction replaced_;
 };

@@ -2,6 +2,7 @@
 
 import copy
 
+import pytest
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -211,5 +212,10 @@ def case_deterministic_mode():
         x = torch.zeros(4, device="cuda").index_add_(0, torch.tensor([1, 1], device="cuda"),
                                                      torch.ones(2, device="cuda"))
         assert x.tolist() == [0.0, 2.0, 0.0, 0.0]
+        image = torch.ones(1, 1, 2, 2, device="cuda", requires_grad=True)
+        with pytest.raises(RuntimeError, match="adaptive_avg_pool2d_backward_cuda does not have a deterministic"):
+            nn.AdaptiveAvgPool2d(2)(torch.cat([image, image], -1)).sum().backward()
+        with pytest.raises(RuntimeError, match="_histc_cuda with floating point input does not have a deterministic"):
+            torch.histc(torch.ones(3, device="cuda"))
     finally:
         torch.use_deterministic_algorithms(False)

@@ -1,0 +1,45 @@
+#include "determinism.h"
+
+#include <ATen/Context.h>
+#include <unordered_map>
+
+namespace fakegpu::torchhost {
+namespace {
+
+// The list is in the documentation of torch.use_deterministic_algorithms, the names in its CUDA sources.
+const std::unordered_map<std::string_view, Alert> kAlerts = {
+    {"_adaptive_avg_pool2d_backward", {"adaptive_avg_pool2d_backward_cuda"}},
+    {"_adaptive_avg_pool3d_backward", {"adaptive_avg_pool3d_backward_cuda"}},
+    {"adaptive_max_pool2d_backward", {"adaptive_max_pool2d_backward_cuda"}},
+    {"avg_pool3d_backward", {"avg_pool3d_backward_cuda"}},
+    {"fractional_max_pool2d_backward", {"fractional_max_pool2d_backward_cuda"}},
+    {"fractional_max_pool3d_backward", {"fractional_max_pool3d_backward_cuda"}},
+    {"max_unpool2d", {"max_unpooling2d_forward_out"}},
+    {"max_unpool3d", {"max_unpooling3d_forward_out"}},
+    {"upsample_linear1d_backward", {"upsample_linear1d_backward_out_cuda"}},
+    {"upsample_bilinear2d_backward", {"upsample_bilinear2d_backward_out_cuda"}},
+    {"upsample_bicubic2d_backward", {"upsample_bicubic2d_backward_out_cuda"}},
+    {"upsample_trilinear3d_backward", {"upsample_trilinear3d_backward_out_cuda"}},
+    {"reflection_pad1d_backward", {"reflection_pad1d_backward_out_cuda"}},
+    {"reflection_pad2d_backward", {"reflection_pad2d_backward_cuda"}},
+    {"reflection_pad3d_backward", {"reflection_pad3d_backward_out_cuda"}},
+    {"nll_loss2d_forward", {"nll_loss2d_forward_out_cuda_template"}},
+    {"_ctc_loss_backward", {"ctc_loss_backward_gpu"}},
+    {"grid_sampler_2d_backward", {"grid_sampler_2d_backward_cuda"}},
+    {"grid_sampler_3d_backward", {"grid_sampler_3d_backward_cuda"}},
+    {"histc", {"_histc_cuda with floating point input", true}},
+};
+
+}  // namespace
+
+Alert nondeterministic_alert(std::string_view base) {
+  auto found = kAlerts.find(base);
+  return found == kAlerts.end() ? Alert{} : found->second;
+}
+
+void raise_alert(const Alert& alert, at::ScalarType type) {
+  if (alert.floating_only && !c10::isFloatingType(type)) return;
+  at::globalContext().alertNotDeterministic(alert.kernel);
+}
+
+}  // namespace fakegpu::torchhost
