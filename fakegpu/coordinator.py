@@ -20,6 +20,7 @@ from fakegpu.dtypes import Kind
 from fakegpu.errors import Status, StatusError, error_for
 from fakegpu.membership import Membership
 from fakegpu.operations import Failure
+from fakegpu.pace import Pacer
 from fakegpu.peers import Hooks, Limits, Process, reply
 from fakegpu.recorder import FailureEvent, Recorder
 from fakegpu.relay import Relay
@@ -46,7 +47,9 @@ class Registry:
         token: str = "",
         limits: Limits | None = None,
         hooks: Hooks | None = None,
+        pacer: Pacer | None = None,
     ) -> None:
+        self.pacer = pacer
         self.recorder, self.limits, self.hooks = recorder, limits or Limits(), hooks or Hooks()
         self.job = secrets.randbits(63) | 1
         self.shared = transport == "unix"
@@ -142,6 +145,10 @@ class Registry:
                 self.apply(comm, comm.expire(now, self._edges))
         comms = (c.deadline for c in self.communicators.values())
         self.deadline = min(self.membership.deadline, min(comms, default=NEVER))
+        if self.pacer is not None:
+            for comm, effects in self.pacer.due(now):
+                self._carry_out(comm, effects)
+            self.deadline = min(self.deadline, self.pacer.deadline)
 
     def close(self) -> None:
         """Give shared memory back; the loop has ended."""
@@ -197,7 +204,14 @@ class Registry:
             self.deadline = comm.deadline
 
     def apply(self, comm: Communicator, effects: list) -> None:
-        """Carry a communicator's effects out: GO frames first, one per rank, then the rest in order."""
+        """Carry a communicator's effects out; with pacing, what starts an operation waits until it is due."""
+        if self.pacer is not None:
+            effects = self.pacer.hold(comm, effects)
+            self.deadline = min(self.deadline, self.pacer.deadline)
+        self._carry_out(comm, effects)
+
+    def _carry_out(self, comm: Communicator, effects: list) -> None:
+        """GO frames first, one per rank, then the rest in order."""
         goes: dict[int, list] = {}
         go = None
         for effect in effects:

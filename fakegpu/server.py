@@ -25,6 +25,7 @@ from fakegpu.cluster import load as load_cluster
 from fakegpu.coordinator import Registry
 from fakegpu.errors import FakeGPUError, SettingsError, UsageError
 from fakegpu.eventloop import EventLoop, raise_descriptor_limit
+from fakegpu.pace import Pacer
 from fakegpu.peers import Hooks, Limits
 from fakegpu.recorder import Recorder
 from fakegpu.settings import Address, parse_address
@@ -58,7 +59,10 @@ class Coordinator:
         token: str = "",
         limits: Limits | None = None,
         hooks: Hooks | None = None,
+        pace: str = "none",
     ) -> None:
+        if pace not in ("none", "model"):
+            raise SettingsError(f"pace {pace!r}: expected none or model")
         if transport not in ("unix", "tcp"):
             raise SettingsError(f"transport {transport!r}: expected unix or tcp")
         for name, value, low, high in (
@@ -75,7 +79,7 @@ class Coordinator:
         self.recorder = Recorder(self._cluster, max_operations, transport)
         self._options = {
             "chunk_bytes": chunk_bytes, "window": window, "eager_bytes": eager_bytes, "token": token,
-            "limits": limits, "hooks": hooks,
+            "limits": limits, "hooks": hooks, "pacer": Pacer(self.recorder) if pace == "model" else None,
         }  # fmt: skip
         self._hello_timeout = hello_timeout
         self._loop: EventLoop | None = None

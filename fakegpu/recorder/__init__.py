@@ -92,7 +92,7 @@ class Recorder:
 
     def operation(self, event: OperationEvent) -> None:
         """Hot path: count the operation and keep it in the timeline."""
-        key = (event.comm_id, event.kind, event.count, event.element_bytes, event.root, event.src, event.dst)
+        key = _key(event)
         bucket = self._buckets.get(key)
         if bucket is None:
             if len(self._buckets) >= _MAX_BUCKETS:
@@ -136,6 +136,11 @@ class Recorder:
         """Modelled time of one operation; remembered, so that pacing can ask for each."""
         self.model()
         return self._accounting.plan(event).estimate.time_us
+
+    def usual_execution_us(self, event: OperationEvent) -> float:
+        """Mean measured time of earlier operations equal to this one; 0 without any."""
+        bucket = self._buckets.get(_key(event))
+        return bucket.execution_time_us / bucket.calls if bucket else 0.0
 
     def ranks_of(self, comm_id: int) -> tuple[int, ...]:
         """Global ranks of a communicator, in its order; KeyError for an unknown one."""
@@ -191,3 +196,8 @@ class Recorder:
             nodes = [self._ranks[r].node if r in self._ranks else -1 for r in range(top + 1)]
             self._derived = ClusterSpec.from_placement(nodes)
         return self._derived
+
+
+def _key(event: OperationEvent) -> tuple:
+    """Operations with equal keys have the same plan."""
+    return event.comm_id, event.kind, event.count, event.element_bytes, event.root, event.src, event.dst
