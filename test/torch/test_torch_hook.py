@@ -78,6 +78,17 @@ def test_an_unusable_torch_is_told_in_one_line_and_imports(tmp_path, cuda, line)
     assert done.stderr.startswith(line) and done.stderr.count("\n") == 1
 
 
+def test_looking_for_torch_or_failing_to_import_it_does_not_disarm_the_hook(tmp_path):
+    (tmp_path / "torch.py").write_text("import os\nif os.environ.pop('BROKEN', ''):\n    raise ImportError('first time')\n"
+                                       + FAKE_TORCH.format(cuda=None))
+    done = python("import importlib.util, sys\nprint(importlib.util.find_spec('torch') is not None)\n"
+                  "try:\n    import torch\nexcept ImportError as e:\n    print(e)\n"
+                  "import torch; print([type(f).__name__ for f in sys.meta_path].count('_TorchFinder'))",
+                  tmp_path, BROKEN="1")
+    assert done.stdout.splitlines() == ["True", "first time", "0"]
+    assert done.stderr.count("is built without CUDA") == 1
+
+
 def test_a_missing_torch_stays_an_import_error():
     done = python("import sys; sys.path = [p for p in sys.path if 'site-packages' not in p]\n"
                   "try:\n    import torch\nexcept ModuleNotFoundError as e:\n    print(e)")

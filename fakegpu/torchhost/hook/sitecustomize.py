@@ -12,31 +12,34 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 class _TorchFinder:
-    """Meta path finder for one name, once: torch's own loader runs, then the kernels are installed."""
+    """Meta path finder for one name: torch's own loader runs, then the kernels are installed.
+
+    It stays until that has happened: programs ask find_spec("torch") before they import it, and imports fail.
+    """
 
     def find_spec(self, name, path=None, target=None):
         if name != "torch":
             return None
-        sys.meta_path.remove(self)
         for finder in sys.meta_path:
-            find = getattr(finder, "find_spec", None)
+            find = None if finder is self else getattr(finder, "find_spec", None)
             spec = find(name, path, target) if find else None
             if spec is not None:
                 if spec.loader is not None:
-                    _run_after(spec.loader)
+                    self.run_after(spec.loader)
                 return spec
         return None
 
+    def run_after(self, loader):
+        execute = loader.exec_module
 
-def _run_after(loader):
-    execute = loader.exec_module
+        def exec_module(module):
+            del loader.exec_module
+            execute(module)
+            if self in sys.meta_path:
+                sys.meta_path.remove(self)
+                _install()
 
-    def exec_module(module):
-        del loader.exec_module
-        execute(module)
-        _install()
-
-    loader.exec_module = exec_module
+        loader.exec_module = exec_module
 
 
 def _install():
