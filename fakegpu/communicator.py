@@ -255,7 +255,7 @@ class Communicator:
         self.finalized.pop(rank, None)
         self.left[rank] = how
         if self.failure is None:
-            if self.pending or self.running[rank] or any(self._needs(rank, q) for q in self.halves.values()):
+            if self.pending or self._takes_part(rank) or any(self._needs(rank, q) for q in self.halves.values()):
                 self._fail(diagnosis.needed(self, diagnosis.first_waiting(self)), effects)
             else:
                 self._settle_finalize(effects)
@@ -265,6 +265,15 @@ class Communicator:
     def idle(self) -> bool:
         """Nobody waits for anybody and nothing is under way."""
         return not self.pending and not any(self.running) and not any(self.halves.values())
+
+    def _takes_part(self, rank: int) -> bool:
+        """Whether something under way still needs a rank; a send does not once its whole payload went through."""
+        return any(
+            type(item) is Collective
+            or opid != item.send.opid
+            or item.sent < item.send.count * SIZES[item.send.dtype]
+            for opid, item in self.running[rank].items()
+        )
 
     @staticmethod
     def _needs(rank: int, queue: deque[Half]) -> bool:

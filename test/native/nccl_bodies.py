@@ -676,3 +676,29 @@ def huge_all_gather(ctx: Context, count: int) -> list[tuple[int, int]]:
     found = [(int(out[r * count]), int(out[(r + 1) * count - 1])) for r in range(ctx.nranks)]
     buffers.free()
     return found
+
+
+def full_exchange(ctx: Context, count: int):
+    """Everybody sends to everybody, itself included, in one group. True, or what is wrong."""
+    send, received = np.full(count, ctx.rank, np.int64), np.full((ctx.nranks, count), -1, np.int64)
+    with ctx.nccl.group():
+        for peer in range(ctx.nranks):
+            ctx.comm.send(send, peer)
+            ctx.comm.recv(received[peer], peer)
+    wrong = received != np.arange(ctx.nranks)[:, None]
+    if not wrong.any():
+        return True
+    return [(peer, int(np.flatnonzero(row)[0]), int(row.sum()), int(received[peer][row][0]))
+            for peer, row in enumerate(wrong) if row.any()]  # fmt: skip
+
+
+def exchange_and_destroy(ctx: Context, uid: bytes, count: int) -> bool:
+    """A communicator of its own for one exchange, gone as soon as this rank's part is over."""
+    comm = ctx.nccl.init(ctx.nranks, uid, ctx.rank)
+    send, received = np.full(count, ctx.rank, np.float32), np.full((ctx.nranks, count), -1, np.float32)
+    with ctx.nccl.group():
+        for peer in range(ctx.nranks):
+            comm.send(send, peer)
+            comm.recv(received[peer], peer)
+    comm.destroy()
+    return bool((received == np.arange(ctx.nranks)[:, None]).all())

@@ -75,3 +75,12 @@ def test_all_ranks_of_one_process():
     """ncclCommInitAll: four communicators of one thread, one device each, operated in one group."""
     with make_world(1, "shm", FAKEGPU_DEVICE_COUNT="4") as world:
         assert world.run(bodies.init_all, 4) == [[6.0, 6.0, 6.0, 6.0]]
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_a_rank_may_destroy_right_after_its_part(transport):
+    """The peer may still be receiving what was sent."""
+    with make_world(2, transport) as world:
+        for _ in range(15):
+            uid = world.finish(world.start(bodies.unique_id, ranks=[0]))[0]
+            assert world.run(bodies.exchange_and_destroy, uid, 400_000) == [True, True]

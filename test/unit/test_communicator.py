@@ -200,6 +200,18 @@ def test_signals_of_another_index_or_pair_do_not_count():
     assert "wait_signal from rank 0 (index 5, context 0) for 1 signals" in found.text
 
 
+@pytest.mark.parametrize("through", [True, False], ids=["went-through", "under-way"])
+def test_a_sender_may_leave_when_its_payload_went_through(through):
+    comm = communicator(2)
+    comm.submit(0, [op(Kind.SEND, opid=1, root=1)], SECOND, 0)
+    ((_, item),) = of(comm.submit(1, [op(Kind.RECV, opid=1, root=0)], SECOND, 0), START)
+    item.sent = 16 if through else 8  # bytes that the relay has passed on, of 4 float32
+    left = comm.leave(0, "destroyed its handle")
+    assert left == [] if through else failure(left).status == Status.REMOTE
+    if through:
+        assert [effect[0] for effect in comm.done(1, 1, 0, 0, 5)] == [FINISHED]
+
+
 def test_a_members_own_failure_fails_all():
     comm = communicator(1)
     comm.submit(0, [op()], SECOND, 0)
