@@ -1,7 +1,7 @@
 """`--pace model`: matched operations start late enough to end no sooner than their modelled time.
 
-The registry gives every matched operation here first; it comes back when it is due. What ranks usually need for the
-same operation is taken off the wait, so that an operation that is slow by itself is not slowed further. Layer 4; reads
+The registry gives every matched operation here first; it comes back when it is due. The least that ranks needed for
+an equal operation is taken off the wait, so that one that is slow by itself is not slowed further. Layer 4; reads
 no clock. One event loop uses it, off the hot path when pacing is off.
 """
 
@@ -63,5 +63,5 @@ class Pacer:
     def _delay_ns(self, comm: Communicator, item: Collective | Exchange) -> int:
         collective = isinstance(item, Collective)
         event = (collective_event if collective else exchange_event)(comm, item, item.last_ns)
-        usual = self._recorder.usual_execution_us(event) if collective else 0.0
-        return int((self._recorder.modeled_time_us(event) - usual) * 1000)
+        least = self._recorder.least_execution_us(event) if collective else 0.0
+        return int((self._recorder.modeled_time_us(event) - least) * 1000)

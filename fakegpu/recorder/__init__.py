@@ -103,6 +103,8 @@ class Recorder:
         bucket.calls += 1
         bucket.execution_time_us += event.execution_time_us
         bucket.rendezvous_wait_us += event.rendezvous_wait_us
+        if event.execution_time_us < bucket.least_execution_us:
+            bucket.least_execution_us = event.execution_time_us
         self._operations += 1
         self._timeline.append(event)
 
@@ -137,10 +139,10 @@ class Recorder:
         self.model()
         return self._accounting.plan(event).estimate.time_us
 
-    def usual_execution_us(self, event: OperationEvent) -> float:
-        """Mean measured time of earlier operations equal to this one; 0 without any."""
+    def least_execution_us(self, event: OperationEvent) -> float:
+        """Shortest measured time of earlier operations equal to this one; 0 without any."""
         bucket = self._buckets.get(_key(event))
-        return bucket.execution_time_us / bucket.calls if bucket else 0.0
+        return bucket.least_execution_us if bucket else 0.0
 
     def ranks_of(self, comm_id: int) -> tuple[int, ...]:
         """Global ranks of a communicator, in its order; KeyError for an unknown one."""

@@ -28,12 +28,13 @@ MAX_RANK_PAIRS = 16384
 class Bucket:
     """Equal operations: the first one, how many there were, and their measured times."""
 
-    __slots__ = ("calls", "event", "execution_time_us", "rendezvous_wait_us")
+    __slots__ = ("calls", "event", "execution_time_us", "least_execution_us", "rendezvous_wait_us")
 
     def __init__(self, event: OperationEvent) -> None:
         self.event = event
         self.calls = 0
         self.execution_time_us = 0.0
+        self.least_execution_us = event.execution_time_us
         self.rendezvous_wait_us = 0.0
 
 
