@@ -82,7 +82,7 @@ def compare(what: str, got, expected, device: str, values: bool, wide: bool, tol
                 raise Disagreement(f"{what}: {name} {getattr(ours, name)} instead of {getattr(theirs, name)}")
         if values and theirs.dtype is not torch.complex32:
             limit = LOW if wide or ours.dtype in LOW_TYPES else tolerance
-            torch.testing.assert_close(ours.detach().cpu(), theirs.detach(), equal_nan=True, check_stride=False, **limit)
+            torch.testing.assert_close(ours.detach().cpu(), theirs.detach(), equal_nan=True, **limit)
 
 
 def finite(tensor: torch.Tensor) -> bool:

@@ -29,8 +29,8 @@ def install() -> None:
     from fakegpu.torchhost import build
 
     if torch.version.cuda is None:
-        _say(f"torch {torch.__version__} is built without CUDA, so it sees no fake GPU: pip install torch=={build.TESTED}"
-             " from PyPI, whose Linux wheels have it")
+        _say(f"torch {torch.__version__} is built without CUDA, so it sees no fake GPU: "
+             f"pip install torch=={build.TESTED} from PyPI, whose Linux wheels have it")
         return
     if not runtime_present():
         _say("libcudart.so.13 of fakegpu is not loaded in this process (LD_PRELOAD was changed?): start it below fgpu")
@@ -65,8 +65,8 @@ def _refuse_jiterator(torch) -> None:
     """CUDA source given as text has no host counterpart."""
 
     def refuse(*_args, **_kwargs):
-        raise NotImplementedError("fakegpu: torch.cuda.jiterator does not run on a fake device: it compiles CUDA source; "
-                                  "use torch operators")
+        raise NotImplementedError("fakegpu: torch.cuda.jiterator does not run on a fake device: it compiles CUDA "
+                                  "source; use torch operators")
 
     torch._C._cuda_jiterator_compile_and_launch_kernel = refuse
 

@@ -24,7 +24,7 @@ FAKE_TORCH = "from types import SimpleNamespace\n__version__ = '9.9+{cuda}'\nver
 def python(code: str, *paths: Path | str, **variables: str) -> subprocess.CompletedProcess:
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("FAKEGPU_", "LD_PRELOAD"))}
     environment["PYTHONPATH"] = os.pathsep.join([hook_path(), *map(str, paths)])
-    return subprocess.run([sys.executable, "-c", code], env={**environment, **variables}, capture_output=True, text=True,
+    return subprocess.run([sys.executable, "-c", code], env=environment | variables, capture_output=True, text=True,
                           timeout=60)
 
 
@@ -79,8 +79,8 @@ def test_an_unusable_torch_is_told_in_one_line_and_imports(tmp_path, cuda, line)
 
 
 def test_looking_for_torch_or_failing_to_import_it_does_not_disarm_the_hook(tmp_path):
-    (tmp_path / "torch.py").write_text("import os\nif os.environ.pop('BROKEN', ''):\n    raise ImportError('first time')\n"
-                                       + FAKE_TORCH.format(cuda=None))
+    failing = "import os\nif os.environ.pop('BROKEN', ''):\n    raise ImportError('first time')\n"
+    (tmp_path / "torch.py").write_text(failing + FAKE_TORCH.format(cuda=None))
     done = python("import importlib.util, sys\nprint(importlib.util.find_spec('torch') is not None)\n"
                   "try:\n    import torch\nexcept ImportError as e:\n    print(e)\n"
                   "import torch; print([type(f).__name__ for f in sys.meta_path].count('_TorchFinder'))",

@@ -12,8 +12,8 @@ SCRIPT = Path(__file__).resolve().parents[2] / "verification" / "opdb.py"
 
 
 def test_operator_database_agrees_with_the_cpu(torch_environment):
-    done = subprocess.run([sys.executable, str(SCRIPT), "--dtypes", "float32,float16", "--samples", "2", "--shard", "1/6"],
-                          env=torch_environment, capture_output=True, text=True, timeout=280)
+    command = [sys.executable, str(SCRIPT), "--dtypes", "float32,float16", "--samples", "2", "--shard", "1/6"]
+    done = subprocess.run(command, env=torch_environment, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0 and ", 0 disagree," in done.stdout, done.stdout + done.stderr
 
 
@@ -24,5 +24,6 @@ def test_a_wrong_operator_is_seen(torch_environment):
             "library.impl('sinh', lambda x: torch.cosh(x), 'CUDA', allow_override=True)\n"
             f"sys.argv = ['opdb.py', '--dtypes', 'float32', '--only', 'sinh']\nrunpy.run_path({str(SCRIPT)!r}, "
             "run_name='__main__')")
-    done = subprocess.run([sys.executable, "-c", code], env=torch_environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", code], env=torch_environment, capture_output=True, text=True,
+                          timeout=120)
     assert done.returncode == 1 and "sinh [float32] AssertionError" in done.stdout, done.stdout + done.stderr

@@ -74,7 +74,8 @@ def install_seconds() -> float:
         "from fakegpu.torchhost import loader\n"
         "print(loader.install_seconds)\n"
     )
-    runs = [subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True) for _ in range(5)]
+    command = [sys.executable, "-c", script]
+    runs = [subprocess.run(command, capture_output=True, text=True, check=True) for _ in range(5)]
     return min(float(run.stdout) for run in runs)
 
 

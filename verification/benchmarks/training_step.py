@@ -49,8 +49,8 @@ class Residual(nn.Module):
 
 
 def gpt():
-    model = nn.Sequential(nn.Embedding(VOCABULARY, WIDTH), *[Block() for _ in range(LAYERS)], nn.Linear(WIDTH, VOCABULARY),
-                          nn.Flatten(0, 1))
+    model = nn.Sequential(nn.Embedding(VOCABULARY, WIDTH), *[Block() for _ in range(LAYERS)],
+                          nn.Linear(WIDTH, VOCABULARY), nn.Flatten(0, 1))
     tokens = torch.randint(0, VOCABULARY, (8, LENGTH))
     return model, tokens, tokens.flatten()
 

@@ -19,8 +19,8 @@ def _refuse(operator: str, **options) -> None:
     for name, value in options.items():
         if value is not None:
             raise NotImplementedError(
-                f"fakegpu: aten::{operator} does not run on a fake device with {name}: there is no host implementation; "
-                "pass an attention mask to scaled_dot_product_attention instead"
+                f"fakegpu: aten::{operator} does not run on a fake device with {name}: there is no host "
+                "implementation; pass an attention mask to scaled_dot_product_attention instead"
             )
 
 
@@ -67,7 +67,9 @@ def _forward(parts: list[list[Tensor]], bias: Tensor | None, dropout: float, kin
     for q, k, v in parts:
         mask = _mask(q.size(2), k.size(2), kind, window, q)
         mask = bias if mask is None else mask.expand(q.size(0), q.size(1), -1, -1) + (0 if bias is None else bias)
-        out, lse, _, _ = torch.ops.aten._scaled_dot_product_efficient_attention(q, k, v, mask, True, dropout, scale=scale)
+        out, lse, _, _ = torch.ops.aten._scaled_dot_product_efficient_attention(
+            q, k, v, mask, True, dropout, scale=scale
+        )
         outs.append(out)
         lses.append(lse[..., : q.size(2)])
     return outs, lses

@@ -100,7 +100,8 @@ def case_log_sum_exp():
 
 
 def case_dropout_masks_repeat_in_the_backward_pass():
-    for backend, dtype in ((SDPBackend.EFFICIENT_ATTENTION, torch.float32), (SDPBackend.FLASH_ATTENTION, torch.bfloat16)):
+    choices = ((SDPBackend.EFFICIENT_ATTENTION, torch.float32), (SDPBackend.FLASH_ATTENTION, torch.bfloat16))
+    for backend, dtype in choices:
         q, k, v = (t.to(CUDA).requires_grad_() for t in inputs(dtype, width=16))
         eye = torch.eye(16, dtype=dtype, device=CUDA).expand(2, 4, 16, 16).contiguous().requires_grad_()
 

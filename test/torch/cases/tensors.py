@@ -59,8 +59,8 @@ def case_mixed_devices_raise_torchs_own_text():
     x = torch.ones(2, 2, device=CUDA)
     with pytest.raises(RuntimeError, match="found at least two devices, cuda:0 and cpu!"):
         x + torch.ones(2, 2)
-    with pytest.raises(RuntimeError, match=r"got mat2 is on cpu, different from other tensors on cuda:0 \(when checking "
-                                           r"argument in method wrapper_CUDA_mm\)"):
+    with pytest.raises(RuntimeError, match=r"got mat2 is on cpu, different from other tensors on cuda:0 "
+                                           r"\(when checking argument in method wrapper_CUDA_mm\)"):
         x @ torch.ones(2, 2)
     with pytest.raises(RuntimeError, match="found at least two devices, cuda:0 and cuda:1!"):
         x + torch.ones(2, 2, device="cuda:1")
