@@ -107,9 +107,9 @@ def test_the_cluster_file_gives_the_devices(fgpu) -> None:
     assert done.stdout.split() == ["4", "a100:1,a100:1,h100:1,h100:1"]
 
 
-def test_another_mode_preloads_only_what_it_needs(fgpu) -> None:
-    done = fgpu("--mode", "hybrid", "sh", "-c", "echo $LD_PRELOAD")
-    assert [Path(entry).name for entry in done.stdout.strip().split(":")] == ["libnccl.so.2"]
+def test_hands_off_preloads_nothing_and_an_unbuilt_mode_is_refused(fgpu) -> None:
+    refused = fgpu("--mode", "hybrid", "true")
+    assert refused.returncode == 2 and "--mode" in refused.stderr and "'hybrid'" in refused.stderr
     assert fgpu("--mode", "passthrough", "--dist-mode", "passthrough", "sh", "-c", "echo $LD_PRELOAD").stdout == "\n"
 
 
