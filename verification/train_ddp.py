@@ -219,7 +219,9 @@ def main() -> int:
                 wrong.append(f"{name} {optimizer} differs by {worst:.1e}")
     dist.destroy_process_group()
     verdict = "FAILED: " + "; ".join(wrong) if wrong else "OK, largest differences: " + ", ".join(notes)
-    print(f"rank {rank} of {world} on {torch.cuda.get_device_name(device)}: {verdict}", flush=True)
+    # one write: ranks share the terminal, and torchrun's children are unbuffered
+    sys.stdout.write(f"rank {rank} of {world} on {torch.cuda.get_device_name(device)}: {verdict}\n")
+    sys.stdout.flush()
     if arguments.json and rank == 0:
         with open(arguments.json, "w") as file:
             json.dump({"world_size": world, "steps": arguments.steps, "differences": record, "wrong": wrong}, file)
