@@ -28,6 +28,9 @@ from fakegpu.relay import Relay
 log = logging.getLogger("fakegpu.coordinator")
 _MS = 1_000_000
 _SEND = int(Kind.SEND)
+# how much later the peers of a rank that aborts hear of it: on hardware they would not at all, so a time-out of their
+# own that is due at the same moment (torch gives all ranks the same) must be able to come first
+ABORT_NOTICE_NS = 500 * _MS
 
 
 class Registry:
@@ -50,6 +53,7 @@ class Registry:
         pacer: Pacer | None = None,
     ) -> None:
         self.pacer = pacer
+        self._notices: list[tuple[int, Communicator, Failure, int]] = []  # (due, whom an abort is still to be told)
         self.recorder, self.limits, self.hooks = recorder, limits or Limits(), hooks or Hooks()
         self.job = secrets.randbits(63) | 1
         self.shared = transport == "unix"
@@ -61,6 +65,7 @@ class Registry:
         self.communicators: dict[int, Communicator] = {}
         self.controls: dict[int, ControlSegment] = {}
         self.deadline = NEVER  # when `expire` has to be called, or earlier
+        self._now = 0  # time of the frame being handled
         self.operations = self.failures = 0
         self._abandoned: dict[int, set[int]] = {}  # failed communicator: global ranks that ended without cleaning it up
         self._excused: set[int] = set()  # failed communicators that need no cleaning up: shrunk, or nobody was waiting
@@ -71,6 +76,7 @@ class Registry:
 
     def handle(self, process: Process, frame, body, now: int) -> None:
         """Act on one frame (not DATA). A StatusError: the process broke the protocol and has to go."""
+        self._now = now
         handler = self._handlers.get(frame.type)
         if handler is None:
             raise error_for(Status.PROTOCOL, f"{wire.FRAME_NAMES[frame.type]}: only the coordinator sends this frame")
@@ -149,6 +155,9 @@ class Registry:
             for comm, effects in self.pacer.due(now):
                 self._carry_out(comm, effects)
             self.deadline = min(self.deadline, self.pacer.deadline)
+        notices, self._notices = self._notices, []
+        for due, comm, failure, rank in notices:
+            self._notify(comm, failure, rank, due if now < due else 0)
 
     def close(self) -> None:
         """Give shared memory back; the loop has ended."""
@@ -266,10 +275,9 @@ class Registry:
         self.relay.drop(comm)
         if control := self.controls.get(comm.id):
             control.set_abort(failure.status)
-        for member in comm.members:
-            if member is not None:
-                frame = wire.encode_error(status=failure.status, text=failure.text, member=member.handle)
-                member.process.send(frame)
+        later = self._now + ABORT_NOTICE_NS if failure.source == "abort" else 0
+        for rank in range(comm.nranks):
+            self._notify(comm, failure, rank, 0 if rank == failure.rank else later)
         ranks = comm.global_ranks
         for rank in failure.waiting:
             self.recorder.timeout(ranks[rank])
@@ -290,6 +298,17 @@ class Registry:
         log.warning("%s", failure.text)
         self.hooks.told("on_failure", comm, failure)
         formation.carry_out(self, self.membership.parent_failed(comm), 0)
+
+    def _notify(self, comm: Communicator, failure: Failure, rank: int, due: int) -> None:
+        """Send a member the failure, at `due` (monotonic ns) or at once (0)."""
+        member = comm.members[rank]
+        if member is None:
+            return
+        if due:
+            self._notices.append((due, comm, failure, rank))
+            self.deadline = min(self.deadline, due)
+        else:
+            member.process.send(wire.encode_error(status=failure.status, text=failure.text, member=member.handle))
 
     def _edges(self) -> dict[int, dict[int, str]]:
         """Who waits for whom, over all communicators: global rank -> {global rank: text}."""
