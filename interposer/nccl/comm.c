@@ -90,6 +90,9 @@ FG_EXPORT ncclResult_t ncclCommFinalize(ncclComm_t comm) {
     int status = comm->blocking ? fg_rt_comm_finalize(comm->rt) : fg_rt_comm_finalize_begin(comm->rt);
     fg_rt_gil_relock(gil);
     comm->phase = FG_PHASE_FINALIZED;
+    if (status == FG_ABORTED && !fg_rt_comm_cut(comm->rt)) {
+        status = FG_OK; /* a peer aborted before the news of it came: left behind, too */
+    }
     return status ? fg_nccl_result(status) : comm->blocking ? ncclSuccess : ncclInProgress;
 }
 FG_NCCL_ALSO(ncclCommFinalize);
