@@ -1,7 +1,7 @@
 """Starts a torchrun program below ./fgpu for a test and collects what it printed and the report.
 
 The programs in jobs/ know nothing of fakegpu. Each announces what it found with lines `ok RANK NAME`, or prints the
-text of an error it caught after `caught RANK NAME:`; the tests here check those lines.
+text of an error it caught after `caught RANK NAME:` (in one write, since ranks share a pipe); the tests check those.
 """
 
 from __future__ import annotations

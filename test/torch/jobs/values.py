@@ -167,7 +167,7 @@ def main():
     groups = {size: dist.new_group(list(range(size))) for size in (2, 3)}
     for case in CASES:
         case(groups)
-        print(f"ok {RANK} {case.__name__}", flush=True)
+        print(f"ok {RANK} {case.__name__}\n", end="", flush=True)
     dist.barrier()
     dist.destroy_process_group()
 

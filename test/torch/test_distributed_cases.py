@@ -1,0 +1,67 @@
+"""Small torchrun programs from real reports, with the outcome that is right: values, or an error that names the ranks."""
+
+import pytest
+from launched import Job, torchrun
+
+pytest.importorskip("torch")
+VALUES = ("uneven_all_to_all", "empty_all_gather", "strided_gather", "strided_reduce_scatter", "complex_sum",
+          "bitwise_refused", "integer_average", "bfloat16_average", "wrapping_sum", "fp8_all_gather", "one_hash",
+          "rank_order", "send_to_self", "coalesced", "gathered_objects")
+MISMATCHES = {
+    "pair_sizes": ([0, 1], ("pair 0 -> 1", "rank 0 sent 2", "rank 1 expected 3")),
+    "counts": ([0, 1], ("rank 0: all_reduce #0 float32 count 409600", "rank 1: all_reduce #0 float32 count 409598")),
+    "kinds": ([0, 1], ("rank 0: all_reduce #0 float32 count 8", "rank 1: all_gather #0 float32 count 8")),
+    "three_to_one": ([0, 1, 2, 3], ("ranks 0-1,3: all_reduce #0 float32 count 16",
+                                    "rank 2: all_gather #0 float32 count 8")),
+    "fp8_on_a100": ([0, 1], ("FP8 reduction support begins with sm90",)),
+}
+
+
+@pytest.fixture(scope="module")
+def values(tmp_path_factory) -> Job:
+    return torchrun("values.py", 4, tmp_path_factory.mktemp("values")).succeeded()
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_value(values: Job, name: str) -> None:
+    assert values.ok(name) == [0, 1, 2, 3]
+
+
+def test_rank_order_does_not_follow_devices(tmp_path) -> None:
+    job = torchrun("values.py", 4, tmp_path, CUDA_VISIBLE_DEVICES="3,2,1,0").succeeded()
+    assert job.ok("rank_order") == [0, 1, 2, 3]
+
+
+@pytest.fixture(scope="module")
+def mismatches(tmp_path_factory) -> Job:
+    return torchrun("mismatch.py", 4, tmp_path_factory.mktemp("mismatch"), flags=("--devices", "a100:2,h100:2"),
+                    TORCH_NCCL_BLOCKING_WAIT="1")
+
+
+@pytest.mark.resilience
+@pytest.mark.parametrize("name", MISMATCHES)
+def test_mismatch_is_named_on_every_rank(mismatches: Job, name: str) -> None:
+    ranks, texts = MISMATCHES[name]
+    caught = mismatches.caught(name)
+    assert sorted(caught) == ranks, mismatches.output
+    for text in texts:
+        assert all(text in error for error in caught.values()), (text, caught)
+        assert name == "fp8_on_a100" or text in mismatches.failures()
+
+
+def test_fp8_reduces_on_h100(mismatches: Job) -> None:
+    assert mismatches.ok("fp8_on_h100") == [2, 3]
+
+
+@pytest.mark.resilience
+def test_watchdog_and_coordinator_name_who_never_joined(tmp_path) -> None:
+    job = torchrun("skipped.py", 2, tmp_path)
+    assert job.status != 0 and job.ok("first") == [0, 1], job.output
+    assert "Watchdog caught collective operation timeout" in job.output
+    for text in ("rank 0: all_reduce #1 float32 count 4", "never joined: rank 1"):
+        assert text in job.failures(), job.report.get("resilience")
+        assert text in job.output, job.output
+
+
+def test_issuing_does_not_wait_for_a_late_peer(tmp_path) -> None:
+    assert torchrun("late.py", 2, tmp_path).succeeded().ok("late") == [0, 1]
