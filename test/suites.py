@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-WORKERS = ["-n", "2"]
+WORKERS = ["-n", "2", "--dist", "loadfile"]  # a module's fixtures start ranks: once is enough
 
 
 def pytest(*arguments: str) -> list[str]:

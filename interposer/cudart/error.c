@@ -1,5 +1,6 @@
 /* The runtime's error side: names, texts and each thread's last error. No error here is sticky: nothing that fails
- * leaves a device in a broken state. A refused kernel or call adds what was refused to the standard text.
+ * leaves a device in a broken state. A refused kernel or call, or a stream that
+ * a failed collective stopped, adds its reason to the standard text.
  */
 #include "cuda_errors.h"
 #include "cudart.h"
@@ -84,7 +85,7 @@ FG_EXPORT const char *cudaGetErrorString(cudaError_t error) {
     const char *text = text_of(error);
     if (!text)
         return "unrecognized error code";
-    bool refused = error == 98 || error == 801 || error == 3;
+    bool refused = error == 98 || error == 801 || error == 3 || error == 719;
     if (!refused || error != explained || !explanation[0])
         return text;
     snprintf(joined, sizeof joined, "%s (fakegpu: %s)", text, explanation);

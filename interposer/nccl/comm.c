@@ -71,6 +71,7 @@ FG_EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *asyn
     }
     if (status != FG_OK && status != FG_IN_PROGRESS && comm->rt) {
         fg_nccl_remember(comm);
+        fg_rt_comm_unheard(comm->rt);
     }
     *asyncError = fg_nccl_code(status);
     return ncclSuccess;
@@ -97,6 +98,19 @@ FG_EXPORT ncclResult_t ncclCommFinalize(ncclComm_t comm) {
 }
 FG_NCCL_ALSO(ncclCommFinalize);
 
+/* The error that cut an operation of this rank short, if the caller was never told of it; waits for the operations. */
+static int unheard_failure(ncclComm_t comm) {
+    if (!comm->rt || comm->phase == FG_PHASE_REVOKED || fg_rt_comm_state(comm->rt) == FG_IN_PROGRESS) {
+        return FG_OK;
+    }
+    fg_rt_comm_drain(comm->rt, 0);
+    if (!fg_rt_comm_unheard(comm->rt)) {
+        return FG_OK;
+    }
+    fg_nccl_remember(comm);
+    return fg_rt_comm_state(comm->rt);
+}
+
 FG_EXPORT ncclResult_t ncclCommDestroy(ncclComm_t comm) {
     if (!comm) {
         return ncclSuccess;
@@ -108,9 +122,10 @@ FG_EXPORT ncclResult_t ncclCommDestroy(ncclComm_t comm) {
     fg_nccl_print(FG_DEBUG_INFO, comm->device, "comm %p rank %d nranks %d cudaDev %d - Destroy COMPLETE", (void *)comm,
                   comm->rank, comm->nranks, comm->device);
     void *gil = fg_rt_gil_unlock();
+    int status = unheard_failure(comm);
     fg_nccl_free(comm);
     fg_rt_gil_relock(gil);
-    return ncclSuccess;
+    return fg_nccl_code(status);
 }
 FG_NCCL_ALSO(ncclCommDestroy);
 

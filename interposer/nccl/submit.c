@@ -8,49 +8,74 @@
 #include "internal.h"
 
 /* Jobs that share a stream and were issued together: communicators of one group run concurrently. */
+typedef struct fg_bundled {
+    fg_job_t *job;
+    fg_comm_t *cut; /* its communicator, when the job did not run to its end */
+    int status;
+} fg_bundled_t;
+
 typedef struct fg_bundle {
     size_t count;
-    fg_job_t *jobs[];
+    fg_bundled_t entries[];
 } fg_bundle_t;
 
 static pthread_mutex_t issue_lock = PTHREAD_MUTEX_INITIALIZER; /* a job's number and its place in the FIFO go together */
 
-static void *run_one(void *job) {
-    return (void *)(intptr_t)fg_rt_job_run(job);
+static void *run_one(void *arg) {
+    fg_bundled_t *entry = arg;
+    entry->status = fg_rt_job_run(entry->job, &entry->cut);
+    return NULL;
 }
 
-/* Runs all jobs of a bundle at once; answers the first failure. */
-static int run_bundle(fg_bundle_t *bundle) {
+/* Runs all jobs of a bundle at once. */
+static void run_bundle(fg_bundle_t *bundle) {
     pthread_t few[16], *threads = bundle->count <= 16 ? few : calloc(bundle->count, sizeof *threads);
     size_t started = 1;
-    int status = FG_OK;
     while (threads && started < bundle->count &&
-           pthread_create(&threads[started], NULL, run_one, bundle->jobs[started]) == 0) {
+           pthread_create(&threads[started], NULL, run_one, &bundle->entries[started]) == 0) {
         started++;
     }
-    status = fg_rt_job_run(bundle->jobs[0]);
+    run_one(&bundle->entries[0]);
     for (size_t i = started; i < bundle->count; i++) { /* no thread to be had: one after the other */
-        int other = fg_rt_job_run(bundle->jobs[i]);
-        status = status ? status : other;
+        run_one(&bundle->entries[i]);
     }
     for (size_t i = 1; i < started; i++) {
-        void *other = NULL;
-        pthread_join(threads[i], &other);
-        status = status ? status : (int)(intptr_t)other;
+        pthread_join(threads[i], NULL);
     }
     if (threads != few) {
         free(threads);
+    }
+}
+
+/* On the caller's thread; answers the first failure. */
+static int run_bundle_now(fg_bundle_t *bundle) {
+    int status = FG_OK;
+    run_bundle(bundle);
+    for (size_t i = 0; i < bundle->count; i++) {
+        fg_bundled_t *entry = &bundle->entries[i];
+        status = status ? status : entry->status;
+        if (entry->cut) {
+            fg_rt_comm_drop(entry->cut); /* another thread may have aborted and freed the ncclComm meanwhile */
+        }
     }
     free(bundle);
     return status;
 }
 
-static void run_bundle_job(void *bundle) {
+/* On a stream's worker, where nobody takes an answer: a failure stays visible on the stream. */
+static void run_bundle_job(void *arg) {
+    fg_bundle_t *bundle = arg;
     run_bundle(bundle);
+    for (size_t i = 0; i < bundle->count; i++) {
+        if (bundle->entries[i].cut) {
+            fg_rt_comm_hold_stream(bundle->entries[i].cut);
+        }
+    }
+    free(bundle);
 }
 
 static fg_bundle_t *new_bundle(size_t room) {
-    return calloc(1, sizeof(fg_bundle_t) + room * sizeof(fg_job_t *));
+    return calloc(1, sizeof(fg_bundle_t) + room * sizeof(fg_bundled_t));
 }
 
 /* Makes the job of one communicator out of its operations in the queue, marking them as taken. */
@@ -107,7 +132,7 @@ static int issue_stream(const fg_queued_t *queued, size_t count, size_t first, b
         if (async && (status = join_streams(queued + i, count - i, queued[i].comm, stream, false))) {
             break;
         }
-        status = make_job(queued, count, i, taken, &bundle->jobs[bundle->count]);
+        status = make_job(queued, count, i, taken, &bundle->entries[bundle->count].job);
         bundle->count += !status;
     }
     if (!async) {
@@ -139,7 +164,7 @@ static ncclResult_t issue(const fg_queued_t *queued, size_t count, bool async) {
     pthread_mutex_unlock(&issue_lock);
     if (now && now->count) {
         void *gil = fg_rt_gil_unlock();
-        int ran = run_bundle(now);
+        int ran = run_bundle_now(now);
         fg_rt_gil_relock(gil);
         status = status ? status : ran;
     }

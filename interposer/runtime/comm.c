@@ -205,6 +205,10 @@ bool fg_rt_comm_cut(fg_comm_t *comm) {
     return atomic_load(&comm->cut);
 }
 
+bool fg_rt_comm_unheard(fg_comm_t *comm) {
+    return atomic_load(&comm->cut) && !atomic_exchange(&comm->heard, true);
+}
+
 void fg_rt_comm_text(fg_comm_t *comm, char *out, size_t bytes) {
     pthread_mutex_lock(&comm->lock);
     snprintf(out, bytes, "%s", comm->text ? comm->text : "");

@@ -88,6 +88,9 @@ struct fg_comm {
     pthread_cond_t changed;
     atomic_int status; /* FG_IN_PROGRESS, FG_OK, or the first permanent error */
     atomic_bool cut; /* an operation of this rank ended in that error */
+    atomic_bool heard; /* the caller was told of that */
+    int holding;     /* streams that wait for `left` */
+    bool left;       /* aborted, destroyed or revoked: streams need not wait for it any more */
     char *text;
     fg_request_t *making, *ending; /* init's and finalize's; freed with the record */
     bool finalizing;

@@ -111,8 +111,42 @@ static void forget_requests(fg_comm_t *comm) {
     forget(comm, comm->ending);
 }
 
+/* Streams that a failure stopped go on; they do when this returns. */
+static void leave(fg_comm_t *comm) {
+    pthread_mutex_lock(&comm->lock);
+    comm->left = true;
+    pthread_cond_broadcast(&comm->changed);
+    while (comm->holding) {
+        pthread_cond_wait(&comm->changed, &comm->lock);
+    }
+    pthread_mutex_unlock(&comm->lock);
+}
+
+void fg_rt_comm_hold_stream(fg_comm_t *comm) {
+    char text[FG_TEXT_MAX];
+    fg_rt_comm_text(comm, text, sizeof text);
+    pthread_mutex_lock(&comm->lock);
+    if (!comm->left && fg_rt_stream_fail(text)) {
+        comm->holding++;
+        while (!comm->left) {
+            pthread_cond_wait(&comm->changed, &comm->lock);
+        }
+        fg_rt_stream_mend();
+        comm->holding--;
+        pthread_cond_broadcast(&comm->changed);
+    }
+    pthread_mutex_unlock(&comm->lock);
+    fg_comm_release(comm);
+}
+
+void fg_rt_comm_drop(fg_comm_t *comm) {
+    atomic_store(&comm->heard, true);
+    fg_comm_release(comm);
+}
+
 void fg_rt_comm_destroy(fg_comm_t *comm) {
     fg_rt_comm_drain(comm, 0);
+    leave(comm);
     pthread_mutex_lock(&comm->lock);
     wait_until(comm, no_eager, fg_rt_config()->timeout_ms);
     pthread_mutex_unlock(&comm->lock);
@@ -125,6 +159,7 @@ void fg_rt_comm_destroy(fg_comm_t *comm) {
 /* Stops this rank's operations and waits until nobody touches memory for them any more. */
 void fg_rt_comm_stop(fg_comm_t *comm, const char *why) {
     fg_comm_fail(comm, FG_ABORTED, why);
+    leave(comm);
     if (comm->control) {
         uint32_t none = 0;
         atomic_compare_exchange_strong((_Atomic uint32_t *)&comm->control->abort, &none, FG_ABORTED);

@@ -266,9 +266,10 @@ static void drop_blocks(fg_comm_t *comm, fg_job_t *job) {
     }
 }
 
-int fg_rt_job_run(fg_job_t *job) {
+int fg_rt_job_run(fg_job_t *job, fg_comm_t **cut) {
     fg_comm_t *comm = job->comm;
     int status = FG_OK;
+    *cut = NULL;
     if (take_turn(comm, job)) {
         status = run_tasks(comm, job);
         if (status) { /* a local failure must reach the peers; the coordinator's own error came first otherwise */
@@ -288,10 +289,13 @@ int fg_rt_job_run(fg_job_t *job) {
         char text[FG_TEXT_MAX];
         fg_rt_comm_text(comm, text, sizeof text);
         fg_rt_set_error(status, "%s", text);
+        *cut = comm;
     } else {
         status = FG_OK;
     }
     free(job);
-    fg_comm_release(comm);
+    if (!*cut) {
+        fg_comm_release(comm);
+    }
     return status;
 }

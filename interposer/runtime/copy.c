@@ -5,13 +5,18 @@
 #include "fg_cuda.h"
 #include "graph.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { HOST_TO_HOST = 0, HOST_TO_DEVICE = 1, DEVICE_TO_HOST = 2, DEVICE_TO_DEVICE = 3, ANY = 4 };
 
+typedef enum copy_state { COPY_QUEUED, COPY_TAKEN, COPY_CANCELLED } copy_state_t;
+
 typedef struct copy_job {
     fg_copy_t copy;
+    _Atomic copy_state_t state;
+    atomic_int references; /* the stream's and, where the call waits, the caller's */
     uint8_t staged[];
 } copy_job_t;
 
@@ -44,9 +49,31 @@ static void run_copy(void *arg) {
     fg_copy_run(arg);
 }
 
-static void run_and_free_copy(void *arg) {
-    fg_copy_run(&((copy_job_t *)arg)->copy);
-    free(arg);
+static void drop_copy(copy_job_t *job) {
+    if (atomic_fetch_sub(&job->references, 1) == 1)
+        free(job);
+}
+
+static bool claim_copy(copy_job_t *job, copy_state_t as) {
+    copy_state_t queued = COPY_QUEUED;
+    return atomic_compare_exchange_strong(&job->state, &queued, as);
+}
+
+static void run_and_drop_copy(void *arg) {
+    copy_job_t *job = arg;
+    if (claim_copy(job, COPY_TAKEN))
+        fg_copy_run(&job->copy);
+    drop_copy(job);
+}
+
+/* A copy whose call fails must not happen later, when its memory may be gone. */
+static int await_copy(fg_stream_t *stream, copy_job_t *job) {
+    int status = fg_rt_stream_sync(stream);
+    while (status && !claim_copy(job, COPY_CANCELLED) && !fg_rt_in_job())
+        if (!(status = fg_rt_stream_sync(stream)))
+            break;
+    drop_copy(job);
+    return status;
 }
 
 static void run_and_free_fill(void *arg) {
@@ -94,6 +121,8 @@ static copy_job_t *make_job(const fg_copy_t *copy, bool stage) {
     if (!job)
         return NULL;
     job->copy = *copy;
+    atomic_init(&job->state, COPY_QUEUED);
+    atomic_init(&job->references, 1);
     if (stage) {
         fg_copy_t in = *copy;
         in.dst = job->staged;
@@ -128,13 +157,14 @@ int fg_rt_copy(const char *api, fg_stream_t *stream, const fg_copy_t *copy, int 
     copy_job_t *job = make_job(copy, async && from == FG_MEMORY_UNKNOWN && !on_host(to));
     if (!job)
         return fg_rt_set_error(FG_SYSTEM, "%s: out of host memory for staging", api);
-    status = fg_rt_stream_enqueue(stream, run_and_free_copy, job);
-    if (status) {
-        free(job);
-        return status;
-    }
     bool must_wait = async ? to == FG_MEMORY_UNKNOWN || (on_host(from) && on_host(to)) : on_host(from) || on_host(to);
-    return must_wait ? fg_rt_stream_sync(stream) : FG_OK;
+    atomic_fetch_add(&job->references, must_wait);
+    status = fg_rt_stream_enqueue(stream, run_and_drop_copy, job);
+    if (status)
+        free(job);
+    else if (must_wait)
+        status = await_copy(stream, job);
+    return status;
 }
 
 int fg_rt_fill(const char *api, fg_stream_t *stream, const fg_fill_t *fill, bool async) {

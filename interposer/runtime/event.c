@@ -189,9 +189,9 @@ int fg_rt_event_query(fg_event_t *event) {
     if (event->slot)
         return fg_event_slot_done(event->slot, last_ticket(event)) ? FG_OK : FG_IN_PROGRESS;
     fg_streams_lock();
-    bool done = record_done(event->record);
+    int status = record_done(event->record) ? FG_OK : fg_stream_pending(event->record->stream);
     fg_streams_unlock();
-    return done ? FG_OK : FG_IN_PROGRESS;
+    return status;
 }
 
 int fg_rt_event_sync(fg_event_t *event) {

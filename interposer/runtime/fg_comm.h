@@ -60,13 +60,19 @@ FG_RT_API int fg_rt_comm_wait(fg_comm_t *comm); /* blocks until made; error text
 /* ---- state ---- */
 FG_RT_API int fg_rt_comm_state(fg_comm_t *comm); /* FG_IN_PROGRESS, FG_OK, or the first permanent error */
 FG_RT_API bool fg_rt_comm_cut(fg_comm_t *comm); /* an operation of this rank ended in that error */
+FG_RT_API bool fg_rt_comm_unheard(fg_comm_t *comm); /* and the caller was not told yet; from now on it counts as told */
 FG_RT_API void fg_rt_comm_text(fg_comm_t *comm, char *out, size_t bytes);
 FG_RT_API bool fg_rt_comm_shared(const fg_comm_t *comm); /* its ranks share memory */
 FG_RT_API void fg_rt_comm_info(fg_comm_t *comm, fg_comm_info_t *out); /* only when made */
 
 /* ---- operations ---- */
 FG_RT_API int fg_rt_job_new(fg_comm_t *comm, const fg_call_t *calls, size_t count, fg_job_t **out);
-FG_RT_API int fg_rt_job_run(fg_job_t *job); /* blocks; frees the job; error text set */
+/* blocks; frees the job; error text set; *cut: its communicator, counted, when the job did not run to its end */
+FG_RT_API int fg_rt_job_run(fg_job_t *job, fg_comm_t **cut);
+/* on a stream's worker, after its job was cut: keeps the stream where it is until the caller has aborted, destroyed or
+ * revoked the communicator; gives the reference back */
+FG_RT_API void fg_rt_comm_hold_stream(fg_comm_t *comm);
+FG_RT_API void fg_rt_comm_drop(fg_comm_t *comm); /* the caller is told instead; gives the reference back */
 FG_RT_API int fg_rt_comm_query(const char *json, char *out, size_t bytes); /* blocks; QUERY to the coordinator */
 
 /* ---- ending; destroy and abort give the handle up ---- */

@@ -99,6 +99,10 @@ FG_RT_API int fg_rt_stream_join(fg_stream_t *waiter, fg_stream_t *other); /* lat
 FG_RT_API int fg_rt_stream_query(fg_stream_t *stream); /* FG_OK or FG_IN_PROGRESS */
 FG_RT_API int fg_rt_stream_sync(fg_stream_t *stream);  /* releases a held GIL while it waits */
 FG_RT_API int fg_rt_stream_device(const fg_stream_t *stream);
+/* called by a running item that failed for good: until it says fg_rt_stream_mend, waits for its stream answer
+ * FG_CUDA(719) with `why` (kept, not copied); false when the calling thread is no stream's worker */
+FG_RT_API bool fg_rt_stream_fail(const char *why);
+FG_RT_API void fg_rt_stream_mend(void);
 /* for compute kernels: waits until everything before them on the stream has finished */
 FG_RT_API int fg_rt_stream_drain(int device, const void *handle);
 /* true once a CUDA runtime or driver of ours was used here: without one nobody can wait for a stream, so libnccl

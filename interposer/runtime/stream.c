@@ -36,6 +36,11 @@ bool fg_rt_in_job(void) {
     return jobs_running > 0;
 }
 
+void fg_streams_wake(void) {
+    for (fg_stream_t *s = streams; s; s = s->next)
+        pthread_cond_broadcast(&s->changed);
+}
+
 void fg_stream_hold(fg_stream_t *stream) {
     stream->references++;
 }
@@ -64,11 +69,23 @@ static void run_job(fg_job_fn fn, void *arg) {
     jobs_running--;
 }
 
+/* lock held: a wait item of `stream` */
+static void await_item(fg_stream_t *stream, fg_stream_t *other, uint64_t until) {
+    stream->waits_for = other;
+    stream->waits_until = until;
+    if (fg_streams_failed())
+        fg_streams_wake();
+    while (other->finished < until)
+        pthread_cond_wait(&other->changed, &lock);
+    stream->waits_for = NULL;
+}
+
 /* Runs items in order until the stream is destroyed and empty. An item given to an idle stream runs on its caller's
  * thread (fg_rt_stream_run); the numbers tell when that is over. */
 static void *worker(void *arg) {
     fg_stream_t *stream = arg;
     fg_rt_device_set(stream->device);
+    fg_stream_working(stream);
     fg_streams_lock();
     for (;;) {
         while (!stream->head || stream->finished + 1 != stream->head->seq) {
@@ -88,9 +105,7 @@ static void *worker(void *arg) {
             run_job(item->fn, item->arg);
             fg_streams_lock();
         } else {
-            uint64_t until = (uint64_t)(uintptr_t)item->arg;
-            while (item->other->finished < until)
-                pthread_cond_wait(&item->other->changed, &lock);
+            await_item(stream, item->other, (uint64_t)(uintptr_t)item->arg);
             fg_stream_drop(item->other);
         }
         free(item);
@@ -223,7 +238,7 @@ int fg_rt_stream_query(fg_stream_t *stream) {
     for (fg_stream_t *s = streams; s && !status; s = s->next)
         if (s->finished != s->issued && s->device == stream->device &&
             (s == stream || (stream->legacy && joins_legacy(s))))
-            status = FG_IN_PROGRESS;
+            status = fg_stream_pending(s);
     fg_streams_unlock();
     return status;
 }
@@ -237,14 +252,15 @@ int fg_stream_await(fg_stream_t *stream, uint64_t seq) {
     fg_streams_unlock();
     void *token = fg_rt_gil_unlock ? fg_rt_gil_unlock() : NULL;
     fg_streams_lock();
-    while (stream->finished < seq)
+    int status = FG_OK;
+    while (stream->finished < seq && !(status = fg_stream_stuck(stream)))
         pthread_cond_wait(&stream->changed, &lock);
     fg_streams_unlock();
     if (token && fg_rt_gil_relock)
         fg_rt_gil_relock(token);
     fg_streams_lock();
     fg_stream_drop(stream);
-    return FG_OK;
+    return status;
 }
 
 /* lock held. What was given before the call is waited for, not what others give meanwhile. */

@@ -1,4 +1,4 @@
-/* Private to libfakegpu_rt: streams as event.c and graph.c see them. */
+/* Private to libfakegpu_rt: streams as event.c, graph.c and stream_failure.c see them. */
 #ifndef FG_STREAM_H
 #define FG_STREAM_H
 #include "fg_cuda.h"
@@ -23,6 +23,10 @@ struct fg_stream {
     pthread_cond_t changed; /* finished grew, or head was filled */
     struct fg_stream *next; /* all streams of the process */
     void *capture;          /* graph being captured (graph.c), or NULL */
+    const char *failure;    /* why the running item never ends by itself (stream_failure.c), or NULL */
+    uint64_t failed_ns;     /* since when */
+    const struct fg_stream *waits_for; /* the running item waits until that stream has finished item waits_until */
+    uint64_t waits_until;
 };
 
 /* One lock for all streams and events: items are coarse, and no order of locks has to be kept. */
@@ -36,5 +40,12 @@ int fg_stream_push(fg_stream_t *stream, fg_job_fn fn, void *arg);
 int fg_stream_push_wait(fg_stream_t *stream, fg_stream_t *other, uint64_t seq);
 /* waits until the stream has finished item seq; drops and takes the lock again, releases the GIL meanwhile */
 int fg_stream_await(fg_stream_t *stream, uint64_t seq);
+void fg_streams_wake(void); /* whoever waits for any stream looks again */
+/* stream_failure.c, lock held: FG_OK, or FG_CUDA(719) with the text set when the stream's next item cannot end */
+int fg_stream_stuck(const fg_stream_t *stream);
+/* the same for one who only asks and does not wait: FG_IN_PROGRESS for the first second */
+int fg_stream_pending(const fg_stream_t *stream);
+bool fg_streams_failed(void); /* some stream holds a failed item */
+void fg_stream_working(fg_stream_t *stream); /* the calling thread is this stream's worker */
 void fg_operator_blocks(bool blocks); /* operator.c: the calling thread starts or ends waiting for a stream */
 #endif

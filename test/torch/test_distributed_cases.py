@@ -7,6 +7,7 @@ pytest.importorskip("torch")
 VALUES = ("uneven_all_to_all", "empty_all_gather", "strided_gather", "strided_reduce_scatter", "complex_sum",
           "bitwise_refused", "integer_average", "bfloat16_average", "wrapping_sum", "fp8_all_gather", "one_hash",
           "rank_order", "send_to_self", "coalesced", "gathered_objects")
+SHORT_DUMP = {"TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "100"}  # torch's watchdog waits a minute for its dump otherwise
 MISMATCHES = {
     "pair_sizes": ([0, 1], ("pair 0 -> 1", "rank 0 sent 2", "rank 1 expected 3")),
     "counts": ([0, 1], ("rank 0: all_reduce #0 float32 count 409600", "rank 1: all_reduce #0 float32 count 409598")),
@@ -35,7 +36,7 @@ def test_rank_order_does_not_follow_devices(tmp_path) -> None:
 @pytest.fixture(scope="module")
 def mismatches(tmp_path_factory) -> Job:
     return torchrun("mismatch.py", 4, tmp_path_factory.mktemp("mismatch"), flags=("--devices", "a100:2,h100:2"),
-                    TORCH_NCCL_BLOCKING_WAIT="1")
+                    TORCH_NCCL_BLOCKING_WAIT="1", **SHORT_DUMP)
 
 
 @pytest.mark.resilience
@@ -55,12 +56,32 @@ def test_fp8_reduces_on_h100(mismatches: Job) -> None:
 
 @pytest.mark.resilience
 def test_watchdog_and_coordinator_name_who_never_joined(tmp_path) -> None:
-    job = torchrun("skipped.py", 2, tmp_path)
+    job = torchrun("skipped.py", 2, tmp_path, **SHORT_DUMP)
     assert job.status != 0 and job.ok("first") == [0, 1], job.output
     assert "Watchdog caught collective operation timeout" in job.output
     for text in ("rank 0: all_reduce #1 float32 count 4", "never joined: rank 1"):
         assert text in job.failures(), job.report.get("resilience")
         assert text in job.output, job.output
+
+
+@pytest.fixture(scope="module")
+def failed_streams(tmp_path_factory) -> Job:
+    return torchrun("stream_failure.py", 2, tmp_path_factory.mktemp("stream_failure"),
+                    TORCH_NCCL_ASYNC_ERROR_HANDLING="0", **SHORT_DUMP)
+
+
+@pytest.mark.resilience
+@pytest.mark.parametrize("way", ("synchronize", "stream", "stream_query", "event", "event_query", "operator", "item",
+                                 "copy", "other_stream"))
+def test_a_failed_collective_is_told_to_whoever_waits(failed_streams: Job, way: str) -> None:
+    caught = failed_streams.caught(way)
+    assert sorted(caught) == [0, 1], failed_streams.output
+    for text in ("rank 0: all_reduce #0 float32 count 8", "rank 1: all_reduce #0 float32 count 9"):
+        assert all(text in error for error in caught.values()), caught
+
+
+def test_streams_go_on_after_an_abort(failed_streams: Job) -> None:
+    assert failed_streams.ok("afterwards") == [0, 1], failed_streams.output
 
 
 def test_issuing_does_not_wait_for_a_late_peer(tmp_path) -> None:

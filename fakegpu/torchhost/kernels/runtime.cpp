@@ -30,6 +30,7 @@ std::string load_runtime() {
   if (!find("fg_rt_stream_drain", &g_runtime.stream_drain)) return "fg_rt_stream_drain";
   if (!find("fg_rt_memory_kind", &g_runtime.memory_kind)) return "fg_rt_memory_kind";
   if (!find("fg_rt_host_operator", &g_runtime.host_operator)) return "fg_rt_host_operator";
+  if (!find("fg_rt_last_error", &g_runtime.last_error)) return "fg_rt_last_error";
   return {};
 }
 
@@ -42,7 +43,7 @@ void drain_current_stream(c10::Device device, const char* operation) {
   void* stream = cuda.getStreamNativeHandle(cuda.getStream(device));
   OperatorName name(operation);
   int status = g_runtime.stream_drain(device.index(), stream);
-  TORCH_CHECK(status == 0, operation, ": waiting for the current stream of ", device, " failed (status ", status, ")");
+  TORCH_CHECK(status == 0, operation, " on ", device, ": ", g_runtime.last_error());
 }
 
 bool is_device_memory(const void* pointer) {

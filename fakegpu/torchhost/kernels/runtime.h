@@ -11,6 +11,7 @@ struct Runtime {
   int (*stream_drain)(int device, const void* stream) = nullptr;
   int (*memory_kind)(const void* pointer) = nullptr;
   void (*host_operator)(const char* name) = nullptr;  // nests; nullptr ends
+  const char* (*last_error)() = nullptr;              // of the calling thread
 };
 
 /* Finds the runtime; returns the name of the first missing symbol, or an empty string. */
