@@ -43,6 +43,7 @@ def install() -> None:
 
         operators.install()
         _refuse_jiterator(torch)
+        torch._C._jit_override_can_fuse_on_gpu(False)  # TorchScript would compile device code at a function's second call
         _announce_eager_compile(torch)
         install_seconds = time.perf_counter() - started
     except build.BuildError as error:

@@ -37,6 +37,7 @@ static void close_in_child(void) {
 static void say_bye(void) {
     fg_client_t *client = atomic_load(&the_client);
     if (client && !fg_rt_forked() && !atomic_load(&client->lost)) {
+        atomic_store(&client->leaving, true);
         fg_client_send(client, FG_T_BYE, 0, 0, NULL, 0, NULL);
         shutdown(client->fd, SHUT_WR);
     }

@@ -217,6 +217,9 @@ static bool read_step(fg_client_t *client) {
     if (!status) {
         return true;
     }
+    if (status == FG_COORDINATOR_LOST && atomic_load(&client->leaving)) {
+        return false;
+    }
     if (status == FG_COORDINATOR_LOST) {
         snprintf(text, sizeof text, "the connection to the coordinator is gone (it ended, or was shut down)");
     } else {

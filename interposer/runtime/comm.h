@@ -30,6 +30,7 @@ typedef struct fg_client {
     pthread_mutex_t tx_lock;
     int fd;
     atomic_int lost; /* 0, or FG_COORDINATOR_LOST */
+    atomic_bool leaving; /* the process ends and said so: the end of the connection is no news */
     uint32_t next_request;
     fg_request_t *requests;
     fg_comm_t *comms;

@@ -36,24 +36,25 @@ def program(tmp_path_factory) -> Path:
     return made
 
 
-def start(program: Path, rank: int, folder: Path, **variables: str) -> subprocess.Popen:
+def start(program: Path, rank: int, folder: Path, *extra: str, **variables: str) -> subprocess.Popen:
     environment = {k: v for k, v in os.environ.items() if not k.startswith("FAKEGPU_")} | variables
-    return subprocess.Popen([program, str(rank), "2", folder / "id"], env=environment, stdout=subprocess.PIPE,
+    return subprocess.Popen([program, str(rank), "2", folder / "id", *extra], env=environment, stdout=subprocess.PIPE,
                             stderr=subprocess.PIPE, text=True)  # fmt: skip
 
 
+@pytest.mark.parametrize("extra", [(), ("keep",)], ids=["destroyed", "kept"])
 @pytest.mark.parametrize("transport", ["unix", "tcp"])
-def test_a_c_program_reduces(program, tmp_path, transport):
+def test_a_c_program_reduces(program, tmp_path, transport, extra):
     if not shared_libpython():
         pytest.skip("this Python has no shared library (built without --enable-shared)")
     with fakegpu.Coordinator(transport) as coordinator:
         variables = {"FAKEGPU_COORDINATOR_TRANSPORT": transport, "FAKEGPU_COORDINATOR_ADDR": coordinator.address,
                      "FAKEGPU_COORDINATOR_TIMEOUT_MS": "20000", "FAKEGPU_LIBPYTHON": shared_libpython(),
                      "FAKEGPU_PYTHON": sys.executable}  # fmt: skip
-        ranks = [start(program, rank, tmp_path, **variables) for rank in range(2)]
+        ranks = [start(program, rank, tmp_path, *extra, **variables) for rank in range(2)]
         outputs = [process.communicate(timeout=60) for process in ranks]
     assert [process.returncode for process in ranks] == [0, 0], outputs
-    assert [out.strip() for out, _ in outputs] == ["1999", "1999"]
+    assert outputs == [("1999\n", "")] * 2
 
 
 def test_a_missing_libpython_is_named(program, tmp_path):

@@ -180,6 +180,15 @@ def case_refused_operators_say_so():
         torch.cuda.jiterator._create_jit_fn("template <typename T> T f(T x) { return x; }")(torch.ones(2, device=CUDA))
 
 
+def case_torchscript_functions_run_again_and_again():
+    @torch.jit.script
+    def activation(x):
+        return torch.relu(x) * 2 + 1
+
+    for _ in range(4):  # fusers of device code would begin at the second call
+        assert activation(on([-1.0, 2.0])).tolist() == [1.0, 5.0]
+
+
 def case_torch_compile_runs_eagerly():
     double = torch.compile(lambda x: x * 2)
     assert double(on([1.0, 2.0])).tolist() == [2.0, 4.0]
