@@ -116,8 +116,8 @@ def child_environment(settings: Settings, base: Mapping[str, str]) -> dict[str, 
     python_path = [] if _installed() else [str(PACKAGE.parent)]
     if settings.mode == "simulate":
         python_path.insert(0, str(HOOK))
-        # compiled functions would need device code; torch runs them eagerly instead
-        environment.setdefault("TORCHDYNAMO_DISABLE", "1")
+        # Triton has no device to compile for: its kernels run in its own interpreter, slowly and right
+        environment.setdefault("TRITON_INTERPRET", "1")
     _prepend(environment, "PYTHONPATH", python_path)
     return environment
 

@@ -1,39 +1,38 @@
 """Puts the host kernels into a process that has just imported torch. Called by the hook, once; must not raise.
 
 Order: checks (a CUDA build of torch, our runtime in the process), the C++ kernels, the operators written in Python,
-then what programs may see of it: one notice when torch.compile runs eagerly.
+then what replaces device code: torch.compile's inductor and Triton.
 """
 
 import ctypes
-import os
-import sys
 import time
+
+from fakegpu.torchhost.notice import say
 
 operator_count = 0  # kernels installed in this process
 install_seconds = 0.0  # what installing them took, a build apart
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(f"fakegpu: {text}\n")
 
 
 def runtime_present() -> bool:
     return hasattr(ctypes.CDLL(None), "fg_rt_stream_drain")
 
 
-def install() -> None:
-    """Install everything, or say in one line why this process computes without it."""
+def install(after_import) -> None:
+    """Install everything, or say in one line why this process computes without it.
+
+    after_import(name, action) runs action(module) once the module of that name has been imported.
+    """
     global operator_count, install_seconds
     import torch
 
-    from fakegpu.torchhost import build
+    from fakegpu.torchhost import build, compiled, interpreted
 
     if torch.version.cuda is None:
-        _say(f"torch {torch.__version__} is built without CUDA, so it sees no fake GPU: "
+        say(f"torch {torch.__version__} is built without CUDA, so it sees no fake GPU: "
              f"pip install torch=={build.TESTED} from PyPI, whose Linux wheels have it")
         return
     if not runtime_present():
-        _say("libcudart.so.13 of fakegpu is not loaded in this process (LD_PRELOAD was changed?): start it below fgpu")
+        say("libcudart.so.13 of fakegpu is not loaded in this process (LD_PRELOAD was changed?): start it below fgpu")
         return
     try:
         library = build.ensure_built(torch)
@@ -44,10 +43,11 @@ def install() -> None:
         operators.install()
         _refuse_jiterator(torch)
         torch._C._jit_override_can_fuse_on_gpu(False)  # TorchScript would compile device code at a function's second call
-        _announce_eager_compile(torch)
+        compiled.install(torch, after_import)
+        interpreted.install(torch, after_import)
         install_seconds = time.perf_counter() - started
     except build.BuildError as error:
-        _say(str(error))
+        say(str(error))
 
 
 def _load(path: str) -> int:
@@ -70,18 +70,3 @@ def _refuse_jiterator(torch) -> None:
                                   "source; use torch operators")
 
     torch._C._cuda_jiterator_compile_and_launch_kernel = refuse
-
-
-def _announce_eager_compile(torch) -> None:
-    """torch.compile runs functions as they are when the launcher has disabled it: Triton has no device code here."""
-    if os.environ.get("TORCHDYNAMO_DISABLE") != "1":
-        return
-    original = torch.compile
-
-    def compile(*args, **kwargs):  # noqa: A001 - takes the name of what it stands in for
-        torch.compile = original
-        _say("torch.compile runs functions eagerly on fake GPUs (TORCHDYNAMO_DISABLE=1; set it to 0 to trace)")
-        return original(*args, **kwargs)
-
-    compile.__doc__, compile.__wrapped__ = original.__doc__, original
-    torch.compile = compile

@@ -80,16 +80,16 @@ def test_the_environment_of_the_command(fgpu) -> None:
     assert (found["FAKEGPU_DEVICE_COUNT"], found["FAKEGPU_PROFILE"]) == ("3", "h100")
     assert found["FAKEGPU_COORDINATOR_TRANSPORT"] == "unix" and found["FAKEGPU_COORDINATOR_ADDR"].startswith("/")
     assert found["FAKEGPU_COORDINATOR_TIMEOUT_MS"] == "600000"
-    assert found["TORCHDYNAMO_DISABLE"] == "1"
+    assert found["TRITON_INTERPRET"] == "1"
 
 
 def test_what_the_user_set_stays(fgpu) -> None:
     done = fgpu(
         "sh",
         "-c",
-        "echo $FAKEGPU_COORDINATOR_TIMEOUT_MS $TORCHDYNAMO_DISABLE $FAKEGPU_DEVICE_COUNT",
+        "echo $FAKEGPU_COORDINATOR_TIMEOUT_MS $TRITON_INTERPRET $FAKEGPU_DEVICE_COUNT",
         FAKEGPU_COORDINATOR_TIMEOUT_MS="5000",
-        TORCHDYNAMO_DISABLE="0",
+        TRITON_INTERPRET="0",
         FAKEGPU_DEVICE_COUNT="5",
     )
     assert done.stdout.split() == ["5000", "0", "5"]

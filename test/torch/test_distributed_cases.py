@@ -86,3 +86,9 @@ def test_streams_go_on_after_an_abort(failed_streams: Job) -> None:
 
 def test_issuing_does_not_wait_for_a_late_peer(tmp_path) -> None:
     assert torchrun("late.py", 2, tmp_path).succeeded().ok("late") == [0, 1]
+
+
+def test_a_compiled_ddp_model_trains_and_one_line_says_what_ran(tmp_path) -> None:
+    job = torchrun("compile.py", 2, tmp_path).succeeded()
+    assert job.ok("compiled") == [0, 1]
+    assert job.output.count("runs eagerly on fake devices") == 1, job.output

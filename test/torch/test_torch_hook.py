@@ -58,13 +58,13 @@ def test_the_hidden_sitecustomize_runs_and_is_the_module(tmp_path):
 def test_a_process_without_torch_pays_for_a_finder_only():
     done = python("import sys; print(sorted({'fakegpu', 'ctypes', 'torch', 'subprocess'} & set(sys.modules)),"
                   " type(sys.meta_path[0]).__name__)")
-    assert done.stdout.split() == ["[]", "_TorchFinder"] and not done.stderr
+    assert done.stdout.split() == ["[]", "_AfterImport"] and not done.stderr
 
 
 @pytest.mark.parametrize("mode", ["hybrid", "passthrough"])
 def test_other_modes_leave_torch_alone(mode):
     done = python("import sys; print([type(f).__name__ for f in sys.meta_path])", FAKEGPU_MODE=mode)
-    assert "_TorchFinder" not in done.stdout
+    assert "_AfterImport" not in done.stdout
 
 
 @pytest.mark.parametrize(("cuda", "line"), [
@@ -83,7 +83,7 @@ def test_looking_for_torch_or_failing_to_import_it_does_not_disarm_the_hook(tmp_
     (tmp_path / "torch.py").write_text(failing + FAKE_TORCH.format(cuda=None))
     done = python("import importlib.util, sys\nprint(importlib.util.find_spec('torch') is not None)\n"
                   "try:\n    import torch\nexcept ImportError as e:\n    print(e)\n"
-                  "import torch; print([type(f).__name__ for f in sys.meta_path].count('_TorchFinder'))",
+                  "import torch; print([type(f).__name__ for f in sys.meta_path].count('_AfterImport'))",
                   tmp_path, BROKEN="1")
     assert done.stdout.splitlines() == ["True", "first time", "0"]
     assert done.stderr.count("is built without CUDA") == 1

@@ -11,14 +11,17 @@ import sys
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
-class _TorchFinder:
-    """Meta path finder for one name: torch's own loader runs, then the kernels are installed.
+class _AfterImport:
+    """Meta path finder for one name: the module's own loader runs, then the action, with the module.
 
     It stays until that has happened: programs ask find_spec("torch") before they import it, and imports fail.
     """
 
+    def __init__(self, name, action):
+        self.name, self.action = name, action
+
     def find_spec(self, name, path=None, target=None):
-        if name != "torch":
+        if name != self.name:
             return None
         for finder in sys.meta_path:
             find = None if finder is self else getattr(finder, "find_spec", None)
@@ -37,19 +40,27 @@ class _TorchFinder:
             execute(module)
             if self in sys.meta_path:
                 sys.meta_path.remove(self)
-                _install()
+                self.action(module)
 
         loader.exec_module = exec_module
 
 
-def _install():
+def after_import(name, action):
+    """Run action(module) right after the module of that name is imported; now, if it is there already."""
+    if name in sys.modules:
+        action(sys.modules[name])
+    else:
+        sys.meta_path.insert(0, _AfterImport(name, action))
+
+
+def _install(_torch):
     package_parent = os.path.dirname(os.path.dirname(os.path.dirname(HERE)))
     sys.path.insert(0, package_parent)
     try:
         from fakegpu.torchhost import loader
     finally:
         sys.path.remove(package_parent)
-    loader.install()
+    loader.install(after_import)
 
 
 def _run_hidden_sitecustomize():
@@ -66,5 +77,5 @@ def _run_hidden_sitecustomize():
 
 
 if os.environ.get("FAKEGPU_MODE", "simulate") == "simulate" and "torch" not in sys.modules:
-    sys.meta_path.insert(0, _TorchFinder())
+    after_import("torch", _install)
 _run_hidden_sitecustomize()
