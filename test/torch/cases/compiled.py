@@ -65,7 +65,7 @@ def case_optimizer_step():
         for model, step in zip(models, steps):
             model(torch.ones(2, 8, device="cuda")).sum().backward()
             step()
-    assert torch.equal(models[0].weight, models[1].weight)
+    torch.testing.assert_close(models[0].weight, models[1].weight)  # a traced step keeps its count in a tensor
 
 
 def case_flex_attention_with_a_block_mask():

@@ -7,9 +7,18 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner, self.outer = torch.nn.Linear(16, 32), torch.nn.Linear(32, 4)
+
+    def forward(self, x):
+        return self.outer(torch.nn.functional.gelu(self.inner(x)))
+
+
 def make():
     torch.manual_seed(0)
-    return torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.GELU(), torch.nn.Linear(32, 4)).cuda()
+    return Model().cuda()
 
 
 dist.init_process_group("nccl")
