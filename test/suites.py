@@ -46,6 +46,7 @@ SUITES: dict[str, tuple[str, list[list[str]]]] = {
             )
         ],
     ),
+    "hybrid": ("DDP, FSDP and FSDP2 with worked-out numbers, every case", [pytest("test/torch/test_hybrid_runners.py")]),
     "torch-distributed": (
         "PyTorch's own in-wheel DistributedTest, world sizes 2 and 4 (long)",
         [script("test/torch_distributed/run.py")],
