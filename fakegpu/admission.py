@@ -16,6 +16,7 @@ from fakegpu.dtypes import KIND_LABELS, POINT_TO_POINT, SIZES, Kind
 from fakegpu.errors import Status, error_for
 from fakegpu.formation import carry_out
 from fakegpu.peers import Process, reply
+from fakegpu.recorder import InjectedFault
 from fakegpu.timing import Operation, TimeModel, estimate_group
 
 if TYPE_CHECKING:
@@ -127,7 +128,11 @@ def shutdown(registry: Registry, process: Process, frame, body, now: int) -> Non
 
 
 def note(registry: Registry, process: Process, frame, body, now: int) -> None:
-    registry.recorder.note(body.text, process.rank if process.rank >= 0 else None, body.status)
+    rank = process.rank if process.rank >= 0 else None
+    if body.kind == wire.NOTE_FAULT:
+        registry.recorder.injected(InjectedFault("out_of_memory", body.text, global_rank=rank))
+    else:
+        registry.recorder.note(body.text, rank, body.status)
 
 
 def query(registry: Registry, process: Process, frame, body, now: int) -> None:

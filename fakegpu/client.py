@@ -11,6 +11,7 @@ import contextlib
 import hmac
 import itertools
 import os
+import signal
 import socket
 import sys
 import threading
@@ -320,8 +321,10 @@ class Client:
             elif frame.type == wire.T_GO and comm is not None:
                 now = time.monotonic_ns()
                 for go in body:
+                    if go.flags & wire.OP_CRASH:
+                        os.kill(os.getpid(), signal.SIGKILL)
                     if task := comm.tasks.get(go.opid):
-                        task.go_ns = now
+                        task.obey(go.flags, now)
             elif frame.type == wire.T_ERROR:
                 self._take_error(comm, frame, body)
             self._changed.notify_all()

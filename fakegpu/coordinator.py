@@ -18,6 +18,7 @@ from fakegpu._core.staging import ControlSegment
 from fakegpu.communicator import COMPLETE, FAILED, FINISHED, GO, NEVER, OP_EAGER, REFUSED, REPLY, START, Communicator
 from fakegpu.dtypes import Kind
 from fakegpu.errors import Status, StatusError, error_for
+from fakegpu.injection import Injector
 from fakegpu.membership import Membership
 from fakegpu.operations import Failure
 from fakegpu.pace import Pacer
@@ -51,8 +52,9 @@ class Registry:
         limits: Limits | None = None,
         hooks: Hooks | None = None,
         pacer: Pacer | None = None,
+        injector: Injector | None = None,
     ) -> None:
-        self.pacer = pacer
+        self.pacer, self.injector = pacer, injector
         self._notices: list[tuple[int, Communicator, Failure, int]] = []  # (due, whom an abort is still to be told)
         self.recorder, self.limits, self.hooks = recorder, limits or Limits(), hooks or Hooks()
         self.job = secrets.randbits(63) | 1
@@ -144,6 +146,7 @@ class Registry:
 
     def expire(self, now: int) -> None:
         """Fail what is overdue; called at `deadline`."""
+        self._now = now
         connected = sum(process.role == wire.ROLE_RANK for process in self.processes)
         formation.carry_out(self, self.membership.expire(now, connected), now)
         for comm in list(self.communicators.values()):
@@ -151,6 +154,11 @@ class Registry:
                 self.apply(comm, comm.expire(now, self._edges))
         comms = (c.deadline for c in self.communicators.values())
         self.deadline = min(self.membership.deadline, min(comms, default=NEVER))
+        if self.injector is not None:
+            for comm, effects in self.injector.due(now):
+                self._pace(comm, effects)
+                self.watch(comm)
+            self.deadline = min(self.deadline, self.injector.deadline)
         if self.pacer is not None:
             for comm, effects in self.pacer.due(now):
                 self._carry_out(comm, effects)
@@ -213,7 +221,14 @@ class Registry:
             self.deadline = comm.deadline
 
     def apply(self, comm: Communicator, effects: list) -> None:
-        """Carry a communicator's effects out; with pacing, what starts an operation waits until it is due."""
+        """Carry a communicator's effects out, but for what an injected fault keeps back."""
+        if self.injector is not None:
+            effects = self.injector.hold(comm, effects, self._now)
+            self.deadline = min(self.deadline, self.injector.deadline)
+        self._pace(comm, effects)
+
+    def _pace(self, comm: Communicator, effects: list) -> None:
+        """With pacing, what starts an operation waits until it is due."""
         if self.pacer is not None:
             effects = self.pacer.hold(comm, effects)
             self.deadline = min(self.deadline, self.pacer.deadline)
@@ -347,17 +362,27 @@ def _submit(registry: Registry, process: Process, frame, body, now: int) -> None
     ops = body.ops
     if registry.hooks.on_operation is not None and _refused_by_hook(registry, comm, rank, ops):
         return
+    if registry.injector is not None:
+        hit = registry.injector.submitted(comm, rank, body, now, lambda *taken: _take(registry, *taken))
+        if hit is not None:
+            registry.apply(comm, hit)
+            return
+    effects = _take(registry, comm, rank, body, now)
+    if effects:
+        registry.apply(comm, effects)
+    registry.watch(comm)
+
+
+def _take(registry: Registry, comm: Communicator, rank: int, body, now: int) -> list:
+    """Effects of a submission that nothing keeps back."""
+    ops = body.ops
     if len(ops) > 1:
         registry.recorder.group_prepared(comm.global_ranks[rank])
     if not comm.shm and comm.failure is None:
         for op in ops:
             if op.kind == _SEND and op.flags & OP_EAGER and 0 <= op.root < comm.nranks:
                 registry.relay.eager(comm, rank, op)
-    effects = comm.submit(rank, ops, body.timeout_ms * _MS, now)
-    if effects:
-        registry.apply(comm, effects)
-    if comm.deadline < registry.deadline:
-        registry.deadline = comm.deadline
+    return comm.submit(rank, ops, body.timeout_ms * _MS, now)
 
 
 def _refused_by_hook(registry: Registry, comm: Communicator, rank: int, ops: list) -> bool:

@@ -14,8 +14,9 @@ from fakegpu._core.staging import ControlSegment
 from fakegpu.communicator import Communicator
 from fakegpu.errors import Status
 from fakegpu.membership import FAIL_PARENT, NO_COLOR, READY, REFUSE, Gathering, Joiner
+from fakegpu.operations import Failure
 from fakegpu.peers import Member, Process, reply
-from fakegpu.recorder import FailureEvent, RecoveryEvent
+from fakegpu.recorder import FailureEvent, InjectedFault, RecoveryEvent
 
 if TYPE_CHECKING:
     from fakegpu.coordinator import Registry
@@ -193,7 +194,15 @@ def abort(registry: Registry, process: Process, frame, body, now: int) -> None:
     if entry is not None:
         comm, rank = entry
         known = body.status in Status._value2member_map_ and body.status >= Status.MISMATCH
-        registry.apply(comm, comm.abort(rank, Status(body.status) if known else Status.ABORTED, body.text))
+        if body.status == Status.INJECTED:
+            comm.left.setdefault(rank, "aborted")
+            registry.recorder.injected(
+                InjectedFault("fail", body.text, comm.id, global_rank=comm.global_ranks[rank])
+            )
+            failure = Failure(Status.INJECTED, f"{comm.title}: {body.text}", "injected", rank=rank)
+            registry.apply(comm, comm.fail(failure))
+        else:
+            registry.apply(comm, comm.abort(rank, Status(body.status) if known else Status.ABORTED, body.text))
         registry.forget_empty(comm)
     reply(process, frame.request, Status.OK)
 

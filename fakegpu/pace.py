@@ -15,6 +15,13 @@ from fakegpu.operations import Collective, Exchange, collective_event, exchange_
 from fakegpu.recorder import Recorder
 
 
+def started_item(comm: Communicator, effect: tuple) -> Collective | Exchange | None:
+    """The matched operation that an effect starts, or None."""
+    if effect[0] == START:
+        return effect[1]
+    return comm.running[effect[1]].get(effect[2]) if effect[0] == GO else None
+
+
 class Pacer:
     """Operations that are held back, by the time when they may start."""
 
@@ -32,7 +39,7 @@ class Pacer:
         """Keep the effects that start operations; what is left is to be carried out now."""
         at_once, starting = [], {}
         for effect in effects:
-            item = self._item(comm, effect)
+            item = started_item(comm, effect)
             if item is None:
                 at_once.append(effect)
             else:
@@ -53,12 +60,6 @@ class Pacer:
             _, _, comm, effects = heapq.heappop(self._held)
             if comm.failure is None:
                 yield comm, effects
-
-    @staticmethod
-    def _item(comm: Communicator, effect: tuple) -> Collective | Exchange | None:
-        if effect[0] == START:
-            return effect[1]
-        return comm.running[effect[1]].get(effect[2]) if effect[0] == GO else None
 
     def _delay_ns(self, comm: Communicator, item: Collective | Exchange) -> int:
         collective = isinstance(item, Collective)

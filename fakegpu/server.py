@@ -25,6 +25,8 @@ from fakegpu.cluster import load as load_cluster
 from fakegpu.coordinator import Registry
 from fakegpu.errors import FakeGPUError, SettingsError, UsageError
 from fakegpu.eventloop import EventLoop, raise_descriptor_limit
+from fakegpu.faults import load as load_faults
+from fakegpu.injection import Injector
 from fakegpu.pace import Pacer
 from fakegpu.peers import Hooks, Limits
 from fakegpu.recorder import Recorder
@@ -39,6 +41,7 @@ class Coordinator:
     transport: "unix" or "tcp". address: an absolute path or "host:port" (port 0: any); by default a socket in a
     private folder, or 127.0.0.1 and any port. cluster: a ClusterSpec or a cluster file; without one the first world
     defines it. chunk_bytes, window, eager_bytes: see fg_wire.h (fg_welcome_t). token: secret that ranks must know.
+    faults: a plan of faults to inject (faults.py).
     """
 
     def __init__(
@@ -60,6 +63,7 @@ class Coordinator:
         limits: Limits | None = None,
         hooks: Hooks | None = None,
         pace: str = "none",
+        faults: str | os.PathLike | None = None,
     ) -> None:
         if pace not in ("none", "model"):
             raise SettingsError(f"pace {pace!r}: expected none or model")
@@ -77,9 +81,11 @@ class Coordinator:
         self._cluster = cluster if isinstance(cluster, ClusterSpec) or cluster is None else load_cluster(cluster)
         self._reports = {"json_path": report, "markdown_path": markdown_report, "trace_path": trace, "html_path": html}
         self.recorder = Recorder(self._cluster, max_operations, transport)
+        plan = load_faults(str(faults), self._cluster) if faults else ()
         self._options = {
             "chunk_bytes": chunk_bytes, "window": window, "eager_bytes": eager_bytes, "token": token,
             "limits": limits, "hooks": hooks, "pacer": Pacer(self.recorder) if pace == "model" else None,
+            "injector": Injector(plan, self.recorder) if plan else None,
         }  # fmt: skip
         self._hello_timeout = hello_timeout
         self._loop: EventLoop | None = None

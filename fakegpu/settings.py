@@ -113,6 +113,8 @@ VARIABLES: tuple[Variable, ...] = (
     _V("HTML", "html", "--html", "path", None, "where the coordinator writes the report as a page"),
     _V("PACE", "pace", "--pace", "choice", "none", "delay operations by their modelled time", ("none", "model")),
     _V("FAULTS", "faults", "--faults", "path", None, "file of faults to inject"),
+    _V("FAULT_ALLOCATIONS", "fault_allocations", None, "text", "",
+       "device allocations that fail, RANK:NUMBER,...; set by fgpu from the fault plan"),
     _V("STRICT", "strict", "--strict", "bool", False, "count communication errors that the program recovered from"),
     _V("OOM_POLICY", "oom_policy", "--oom-policy", "choice", "host",
        "what bounds an allocation: the device's memory and what the host has left, or the device's alone",

@@ -11,6 +11,7 @@ import time
 from fakegpu._core import wire
 from fakegpu.collectives import round_count, round_elems
 from fakegpu.dtypes import SIZES, Kind
+from fakegpu.errors import Status
 
 _P2P = (int(Kind.SEND), int(Kind.RECV))
 
@@ -19,7 +20,7 @@ class Task:
     """See the module's text."""
 
     __slots__ = (
-        "comm", "count", "eager", "elem_bytes", "error", "go_ns", "inputs", "moved", "op", "outputs", "received",
+        "comm", "count", "eager", "elem_bytes", "error", "flip", "go_ns", "inputs", "moved", "op", "outputs", "received",
         "round_elems", "rounds", "sent",
     )  # fmt: skip
 
@@ -33,9 +34,29 @@ class Task:
         self.rounds = round_count(kind, nranks, self.count, self.elem_bytes, welcome.chunk_bytes) if moves else 0
         self.eager = bool(op.flags & wire.OP_EAGER)
         self.go_ns = 0  # when GO came
+        self.flip: int | None = None  # bit of the output to flip at the end
         self.sent = self.received = 0  # rounds
         self.moved = 0  # payload bytes, both ways
         self.error: tuple[int, str] | None = None  # of this operation only
+
+    def obey(self, flags: int, now: int) -> None:
+        """The operation may start; injected faults of a rank's own side come with it (see injection.py)."""
+        self.go_ns = now
+        if flags & wire.OP_DEVICE_ERROR:
+            self.error = (Status.INJECTED, "injected fault: the device of this rank failed")
+        if flags & wire.OP_CORRUPT:
+            self.flip = flags >> wire.OP_BIT_SHIFT
+
+    def corrupt(self) -> None:
+        """Flip the bit of the output that an injected fault asked for."""
+        size = sum(map(len, self.outputs))
+        if self.flip is not None and size:
+            byte, bit = divmod(self.flip % (size * 8), 8)
+            for block in self.outputs:
+                if byte < len(block):
+                    block[byte] ^= 1 << bit
+                    break
+                byte -= len(block)
 
     @property
     def ended(self) -> bool:
@@ -70,5 +91,6 @@ class Task:
 
     def done(self):
         """The DONE record of an operation that ended."""
+        self.corrupt()
         now = time.monotonic_ns()
         return wire.Done(opid=self.op.opid, exec_ns=max(now - self.go_ns, 0) if self.go_ns else 0, bytes=self.moved)

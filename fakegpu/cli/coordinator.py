@@ -27,6 +27,7 @@ FIELDS = (
     "max_operations",
     "staging_chunk_bytes",
     "pace",
+    "faults",
     "token_file",
     "verbose",
     "quiet",

@@ -16,6 +16,11 @@ class GivenCoordinator:
     """A running coordinator; `settings` fit it, and `summary` tells what failed there during the job."""
 
     def __init__(self, settings: Settings) -> None:
+        if settings.faults:
+            raise SettingsError(
+                f"--faults {settings.faults}: the coordinator injects faults, and somebody else started it",
+                "give the plan to `fakegpu coordinator --faults`",
+            )
         cluster = cluster_of(settings)
         check_world(settings, cluster)
         self._address, self._token = settings.address(), settings.secret()

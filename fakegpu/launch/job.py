@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from fakegpu import faults
 from fakegpu.errors import FakeGPUError
 from fakegpu.launch.environment import child_environment, default_timeout, torch_hint, torch_without_cuda
 from fakegpu.launch.process import CommandError, Process, find_program
@@ -37,6 +38,7 @@ def run(command: list[str], settings: Settings) -> int:
     """Run the command; the exit status that fgpu ends with."""
     try:
         refuse_unbuilt(settings)
+        faults.check_variables(settings.fault_rank, settings.fault_seqno, settings.fault_operation)
         settings = default_timeout(settings)
         if settings.dist_mode != "simulate":
             return _run_alone(command, settings)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import attrs
 
-from fakegpu import profiles
+from fakegpu import faults, profiles
 from fakegpu.cluster import ClusterSpec, load
 from fakegpu.communicator import Communicator
 from fakegpu.errors import SettingsError
@@ -130,6 +130,7 @@ def coordinator_options(settings: Settings) -> dict:
         "chunk_bytes": settings.staging_chunk_bytes,
         "token": settings.secret(),
         **({} if settings.pace == "none" else {"pace": settings.pace}),
+        **({"faults": settings.faults} if settings.faults else {}),
     }
 
 
@@ -145,7 +146,10 @@ class PrivateCoordinator:
         self._folder = ""
         self._summary: Summary | None = None
         self._coordinator: Coordinator | None = None
-        self.settings = device_settings(settings, self.cluster)
+        plan = faults.load(settings.faults, self.cluster) if settings.faults else ()
+        self.settings = device_settings(settings, self.cluster).override(
+            fault_allocations=faults.allocation_faults(plan) or settings.fault_allocations
+        )
 
     def __enter__(self) -> PrivateCoordinator:
         if self._coordinator is None:

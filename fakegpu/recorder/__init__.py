@@ -18,6 +18,7 @@ from fakegpu.recorder.events import (
     POINT_TO_POINT_KINDS,
     CommunicatorRecord,
     FailureEvent,
+    InjectedFault,
     Note,
     OperationEvent,
     RankRecord,
@@ -33,6 +34,7 @@ __all__ = [
     "COLLECTIVE_KINDS",
     "POINT_TO_POINT_KINDS",
     "FailureEvent",
+    "InjectedFault",
     "OperationEvent",
     "Recorder",
     "RecoveryEvent",
@@ -75,7 +77,8 @@ class Recorder:
         self._failures: deque[FailureEvent] = deque(maxlen=_MAX_EVENTS)
         self._recoveries: deque[RecoveryEvent] = deque(maxlen=_MAX_EVENTS)
         self._notes: deque[Note] = deque(maxlen=_MAX_EVENTS)
-        self._failure_count = self._recovery_count = 0
+        self._injected: deque[InjectedFault] = deque(maxlen=_MAX_EVENTS)
+        self._failure_count = self._recovery_count = self._injected_count = 0
 
     def rank_joined(self, global_rank: int, host: str = "", pid: int = 0, node: int = -1, device: int = -1) -> None:
         """A rank said hello; a later call for the same rank (a restart) replaces where it runs."""
@@ -127,6 +130,10 @@ class Recorder:
         self._recovery_count += 1
         self._recoveries.append(event)
 
+    def injected(self, event: InjectedFault) -> None:
+        self._injected_count += 1
+        self._injected.append(event)
+
     def note(self, text: str, global_rank: int | None = None, status: int = 0) -> None:
         self._notes.append(Note(text, global_rank, status))
 
@@ -168,6 +175,8 @@ class Recorder:
             failure_count=self._failure_count,
             recoveries=list(self._recoveries),
             recovery_count=self._recovery_count,
+            injected=list(self._injected),
+            injected_count=self._injected_count,
             notes=list(self._notes),
             timeline=list(self._timeline),
             dropped_operations=self._operations - len(self._timeline),

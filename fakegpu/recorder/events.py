@@ -76,6 +76,19 @@ class RecoveryEvent:
 
 
 @attrs.define(slots=True)
+class InjectedFault:
+    """A fault that was injected, and where: at which operation of which rank or link, or in which process."""
+
+    kind: str
+    detail: str
+    comm_id: int | None = None
+    seqno: int | None = None
+    operation: str | None = None
+    global_rank: int | None = None
+    nodes: tuple[str, ...] = ()
+
+
+@attrs.define(slots=True)
 class RankRecord:
     """What is known and counted about one global rank."""
 

@@ -9,6 +9,7 @@ from fakegpu.recorder.accounting import Accounting
 from fakegpu.recorder.events import (
     CommunicatorRecord,
     FailureEvent,
+    InjectedFault,
     Note,
     OperationEvent,
     RankRecord,
@@ -29,6 +30,8 @@ class Snapshot:
     failure_count: int
     recoveries: list[RecoveryEvent]
     recovery_count: int
+    injected: list[InjectedFault]
+    injected_count: int
     notes: list[Note]
     timeline: list[OperationEvent]
     dropped_operations: int

@@ -195,6 +195,7 @@ def _ranks(snapshot: Snapshot) -> list[dict[str, Any]]:
 def _resilience(snapshot: Snapshot) -> dict[str, Any]:
     failures_before = snapshot.failure_count - len(snapshot.failures)
     recoveries_before = snapshot.recovery_count - len(snapshot.recoveries)
+    injected_before = snapshot.injected_count - len(snapshot.injected)
     return {
         "failure_count": snapshot.failure_count,
         "recovery_count": snapshot.recovery_count,
@@ -205,6 +206,11 @@ def _resilience(snapshot: Snapshot) -> dict[str, Any]:
         "recovery_events": [
             {"index": recoveries_before + i, **_plain(event)}
             for i, event in enumerate(snapshot.recoveries)
+        ],
+        "injected_count": snapshot.injected_count,
+        "injected_faults": [
+            {"index": injected_before + i, **_plain(event)}
+            for i, event in enumerate(snapshot.injected)
         ],
     }
 

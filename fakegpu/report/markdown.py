@@ -124,7 +124,8 @@ def _ranks(ranks: Sequence[dict[str, Any]]) -> str:
 
 def _resilience(resilience: dict[str, Any]) -> str:
     failures, recoveries = resilience["failure_events"], resilience["recovery_events"]
-    if not failures and not recoveries:
+    injected = resilience.get("injected_faults", [])
+    if not failures and not recoveries and not injected:
         return "No failures and no recoveries."
     failure_rows = [
         (
@@ -140,11 +141,19 @@ def _resilience(resilience: dict[str, Any]) -> str:
         )
         for event in recoveries
     ]
+    injected_rows = [
+        (
+            event["index"], event["detail"], event["operation"] or "", _or_dash(event["comm_id"]),
+            _or_dash(event["seqno"]), _or_dash(event["global_rank"]),
+        )
+        for event in injected
+    ]
+    injected_head = ("Injected", "Fault", "Operation", "Communicator", "Seq", "Rank")
     head = ("Failure", "Source", "Operation", "Communicator", "Seq", "Rank", "Code", "Detail")
     recovery_head = ("Recovery", "Parent", "New", "Excluded ranks", "Surviving ranks", "Time (us)")
     parts = ([table(head, failure_rows)] if failures else []) + (
         [table(recovery_head, recovery_rows)] if recoveries else []
-    )
+    ) + ([table(injected_head, injected_rows)] if injected else [])
     return "\n\n".join(parts)
 
 

@@ -43,6 +43,39 @@ static void say_bye(void) {
     }
 }
 
+static pthread_mutex_t note_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct {
+    uint32_t kind; /* 0 = none */
+    char text[FG_TEXT_BYTES];
+} kept_note;
+
+static void send_note(fg_client_t *client, uint32_t kind, const char *text) {
+    fg_note_t head = {.kind = kind, .text_bytes = (uint32_t)strlen(text)};
+    struct iovec parts[2] = {{&head, sizeof head}, {(void *)(uintptr_t)text, strlen(text)}};
+    fg_client_send(client, FG_T_NOTE, 0, 0, parts, 2, NULL);
+}
+
+void fg_client_note(uint32_t kind, const char *text) {
+    fg_client_t *client = atomic_load(&the_client);
+    pthread_mutex_lock(&note_lock);
+    if (client) {
+        send_note(client, kind, text);
+    } else {
+        kept_note.kind = kind;
+        snprintf(kept_note.text, sizeof kept_note.text, "%s", text);
+    }
+    pthread_mutex_unlock(&note_lock);
+}
+
+static void send_kept_note(fg_client_t *client) {
+    pthread_mutex_lock(&note_lock);
+    if (kept_note.kind) {
+        send_note(client, kept_note.kind, kept_note.text);
+        kept_note.kind = 0;
+    }
+    pthread_mutex_unlock(&note_lock);
+}
+
 /* What tells whether two ranks can share memory: this boot of the machine and the pid namespace. */
 static void boot_identity(char out[FG_NAME_BYTES]) {
     char boot[40] = "";
@@ -164,9 +197,6 @@ static int refuse_unbuilt(const fg_config_t *config) {
         return fg_rt_set_error(FG_NOT_SUPPORTED, "FAKEGPU_DIST_MODE asks for disabled, proxy or passthrough: this libnccl "
                                "communicates through the coordinator only; set FAKEGPU_DIST_MODE=simulate");
     }
-    if (config->fault_rank >= 0 || config->fault_seqno >= 0 || (config->fault_operation && *config->fault_operation)) {
-        return fg_rt_set_error(FG_NOT_SUPPORTED, "FAKEGPU_NCCL_FAULT_* is set: fault injection is not built yet; unset it");
-    }
     return FG_OK;
 }
 
@@ -232,6 +262,7 @@ int fg_client_get(fg_client_t **out) {
         status = open_client(&client);
         if (!status) {
             atomic_store(&the_client, client);
+            send_kept_note(client);
             if (!prepared) {
                 prepared = true;
                 fg_fork_on_child(close_in_child);

@@ -11,6 +11,7 @@
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
+#include "fault.h"
 #include "comm.h"
 
 #define LEAD_IDLE_NS 2000000 /* after a job's thread has read the receiver leaves it the next frame for so long */
@@ -120,6 +121,10 @@ static int on_go(fg_client_t *client, const fg_frame_t *head, const uint8_t *bod
     for (size_t i = 0; i < head->body_bytes / sizeof(fg_go_t); i++) {
         fg_go_t go;
         memcpy(&go, body + i * sizeof go, sizeof go);
+        fg_fault_obey(&go);
+        if (go.flags & FG_OP_CRASH) {
+            continue;
+        }
         fg_task_t *task = fg_job_task(comm, go.opid);
         if (task && task->state == FG_TASK_SUBMITTED) {
             task->go = go;

@@ -127,6 +127,7 @@ int fg_client_connect(const char *address, bool tcp, uint32_t timeout_ms, int *o
 int fg_client_send(fg_client_t *client, uint16_t type, uint32_t request, uint64_t member, const struct iovec *parts,
                    int nparts, fg_comm_t *comm);
 int fg_client_read(fg_client_t *client, void *out, size_t bytes); /* receiver thread: exactly, or FG_COORDINATOR_LOST */
+void fg_client_note(uint32_t kind, const char *text); /* for the report; kept until there is a connection, if there is none */
 int fg_client_skip(fg_client_t *client, size_t bytes);
 int fg_client_read_task(fg_client_t *client, fg_comm_t *comm, uint64_t opid, void *out, size_t bytes);
 /* client_rx.c */

@@ -6,6 +6,7 @@
  */
 #include <stdlib.h>
 #include <string.h>
+#include "fault.h"
 #include "comm.h"
 
 static void number_task(fg_comm_t *comm, fg_task_t *task, bool grouped) {
@@ -92,7 +93,8 @@ static int submit(fg_comm_t *comm, fg_job_t *job, bool *advanced) {
         if (collective && job->open_collectives == FG_CONTROL_SLOTS) {
             break;
         }
-        int status = prepare(comm, &job->tasks[last]);
+        int status = fg_fault_check(comm, &job->tasks[last]);
+        status = status ? status : prepare(comm, &job->tasks[last]);
         if (status) {
             return status;
         }
@@ -184,6 +186,7 @@ static int step(fg_comm_t *comm, fg_job_t *job, fg_task_t *task, bool *advanced)
         }
     }
     *advanced = true;
+    fg_fault_corrupt(comm, task);
     return end_task(comm, job, task, kind != FG_SEND && !fg_kind_one_sided(kind));
 }
 

@@ -3,6 +3,7 @@
  * program runs on a setting it did not ask for. Variables of other programs (RANK, OMPI_..., SLURM_...) are taken
  * when they hold a number and ignored otherwise.
  */
+#include "fault.h"
 #include "config.h"
 #include "log.h"
 
@@ -120,7 +121,11 @@ static void parse_coordinator(void) {
     config.eager_bytes = (uint64_t)number_of("FAKEGPU_P2P_EAGER_BYTES", 0, INT64_MAX, 1 << 20);
     config.duplicate_gpu_error = word_of("FAKEGPU_DUPLICATE_GPU", duplicate, 0) == 1;
     config.nccl_version = (int)number_of("FAKEGPU_NCCL_VERSION", 20000, 99999, 23007);
-    config.fault_operation = text_of("FAKEGPU_NCCL_FAULT_OPERATION", NULL);
+    const char *operation = text_of("FAKEGPU_NCCL_FAULT_OPERATION", NULL);
+    config.fault_kind = operation ? fg_fault_kind(operation) : -1;
+    if (operation && config.fault_kind < 0)
+        fg_config_refuse("FAKEGPU_NCCL_FAULT_OPERATION=%s: expected an operation such as all_reduce or send", operation);
+    config.fault_allocations = text_of("FAKEGPU_FAULT_ALLOCATIONS", NULL);
     config.fault_rank = (int)number_of("FAKEGPU_NCCL_FAULT_RANK", -1, INT_MAX, -1);
     config.fault_seqno = number_of("FAKEGPU_NCCL_FAULT_SEQNO", -1, INT64_MAX, -1);
 }

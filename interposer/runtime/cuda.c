@@ -1,6 +1,7 @@
 /* What the CUDA libraries share beside objects: the check at the door of every call, the translation of a status to
  * CUDA's numbers, and the answer to a call that fakegpu does not have.
  */
+#include "fault.h"
 #include "config.h"
 #include "fg_cuda.h"
 #include "fork.h"
@@ -25,7 +26,7 @@ int fg_rt_cuda_enter(void) {
     if (__builtin_expect(fg_rt_forked(), 0))
         return fg_fork_check();
     fg_rt_cuda_mark_used();
-    return FG_OK;
+    return fg_device_failure();
 }
 
 int fg_rt_fork_check(void) {

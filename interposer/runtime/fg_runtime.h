@@ -44,7 +44,8 @@ typedef struct fg_config {
     int rank, world_size, local_rank, node, generation; /* launcher's variables; -1 = not known */
     const char *libpython, *python_program; /* FAKEGPU_LIBPYTHON, FAKEGPU_PYTHON: for programs that are not Python */
     const char *unsupported_api;  /* warn | error | allow */
-    const char *fault_operation; int fault_rank; int64_t fault_seqno;
+    int fault_kind, fault_rank; int64_t fault_seqno; /* injected: fg_kind_t or -1 for any, rank or -1 for none */
+    const char *fault_allocations; /* RANK:NUMBER,... or NULL */
 } fg_config_t;
 FG_RT_API const fg_config_t *fg_rt_config(void); /* parsed once; bad values are reported once and refused at first use */
 FG_RT_API int fg_rt_config_check(void); /* FG_OK, or FG_INVALID_ARGUMENT when a variable holds a bad value (error set) */

@@ -2,6 +2,7 @@
  * registered host ranges, and the accounting against the device's limit. A pointer is found in O(log n). Memory of a
  * device is ordinary memory of this process, so kernels on host read it directly and a peer process can map it.
  */
+#include "fault.h"
 #include "memory.h"
 #include "config.h"
 #include "device.h"
@@ -71,6 +72,8 @@ static fg_arena_t *host_arena_of(fg_arena_t *arena, const char *name) {
 
 int fg_memory_charge(int device, int64_t bytes) {
     uint64_t limit = fg_rt_device_profile(device)->memory_bytes;
+    if (bytes > 0 && fg_fault_allocation(device, (uint64_t)bytes))
+        return fg_rt_set_error(FG_OUT_OF_MEMORY, "device %d: %lld bytes wanted: injected fault", device, (long long)bytes);
     if (bytes > 0 && (uint64_t)bytes > limit - used[device])
         return fg_rt_set_error(FG_OUT_OF_MEMORY, "device %d: %lld bytes wanted, %llu of %llu in use", device,
                                (long long)bytes, (unsigned long long)used[device], (unsigned long long)limit);

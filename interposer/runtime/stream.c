@@ -5,6 +5,7 @@
  */
 #include "stream.h"
 #include "device.h"
+#include "fault.h"
 #include "fork.h"
 #include "handles.h"
 
@@ -301,6 +302,8 @@ int fg_rt_stream_drain(int device, const void *handle) {
     fg_stream_t *stream = fg_rt_stream_resolve(handle, device);
     if (!stream)
         return FG_INVALID_ARGUMENT;
+    if (fg_device_failure())
+        return FG_CUDA(214);
     fg_operator_blocks(true);
     fg_streams_lock();
     fg_stream_t *legacy = legacy_streams[stream->device];

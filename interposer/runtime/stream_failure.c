@@ -3,14 +3,17 @@
  * until its communicator is aborted, destroyed or revoked - but whoever waits for the stream, directly or by way of
  * other streams and events, is told at once why nothing comes, instead of hanging.
  */
+#include "fault.h"
 #include "stream.h"
 
+#include <stdatomic.h>
 #include <time.h>
 
 /* Torch's watchdog and NCCL's guide poll an event and the communicator's own error in turn: that error comes first. */
 #define GRACE_NS 1000000000u
 
 static int failed;
+static atomic_bool fg_device_failed;
 static __thread fg_stream_t *working;
 
 void fg_stream_working(fg_stream_t *stream) {
@@ -36,12 +39,32 @@ static const fg_stream_t *culprit(const fg_stream_t *stream) {
     return stream->failure ? stream : NULL;
 }
 
+void fg_device_fail(void) {
+    fg_streams_lock();
+    if (!atomic_exchange(&fg_device_failed, true)) {
+        failed++;
+        __atomic_fetch_add(&fg_rt_pending, 1, __ATOMIC_RELEASE); /* operators look at their stream then */
+    }
+    fg_streams_wake();
+    fg_streams_unlock();
+}
+
+int fg_device_failure(void) {
+    return atomic_load_explicit(&fg_device_failed, memory_order_relaxed)
+               ? fg_rt_set_error(FG_CUDA(214), "injected fault: the device failed; it stays failed in this process")
+               : FG_OK;
+}
+
 int fg_stream_stuck(const fg_stream_t *stream) {
+    if (failed && fg_device_failure())
+        return FG_CUDA(214);
     const fg_stream_t *other = culprit(stream);
     return other ? fg_rt_set_error(FG_CUDA(719), "the stream cannot go on: %s", other->failure) : FG_OK;
 }
 
 int fg_stream_pending(const fg_stream_t *stream) {
+    if (failed && fg_device_failure())
+        return FG_CUDA(214);
     const fg_stream_t *other = culprit(stream);
     return other && now_ns() - other->failed_ns > GRACE_NS ? fg_stream_stuck(other) : FG_IN_PROGRESS;
 }

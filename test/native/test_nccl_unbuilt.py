@@ -21,7 +21,6 @@ CASES = [
     ("FAKEGPU_MODE", "passthrough"),
     ("FAKEGPU_DIST_MODE", "proxy"),
     ("FAKEGPU_DIST_MODE", "disabled"),
-    ("FAKEGPU_NCCL_FAULT_RANK", "0"),
 ]
 
 

@@ -11,10 +11,6 @@ REFUSED = [
     {"FAKEGPU_DIST_MODE": "proxy"},
     {"FAKEGPU_MODE": "passthrough"},
     {"FAKEGPU_DIST_MODE": "passthrough"},
-    {"FAKEGPU_FAULTS": "plan.yaml"},
-    {"FAKEGPU_NCCL_FAULT_RANK": "1"},
-    {"FAKEGPU_NCCL_FAULT_SEQNO": "3"},
-    {"FAKEGPU_NCCL_FAULT_OPERATION": "all_reduce"},
 ]
 
 

@@ -17,9 +17,9 @@ PACKAGE = Path(fakegpu.__file__).parent
 LAYERS = (
     ("errors", "dtypes", "settings"),
     ("_core",),
-    ("profiles", "cluster", "topology", "timing", "collectives", "recorder"),
+    ("profiles", "cluster", "topology", "timing", "collectives", "recorder", "faults"),
     ("communicator", "operations", "onesided", "wording", "diagnosis"),
-    ("coordinator", "membership", "formation", "admission", "peers", "relay", "pace"),
+    ("coordinator", "membership", "formation", "admission", "peers", "relay", "pace", "injection"),
     ("server", "eventloop", "connection", "endpoint", "report", "client", "member", "task", "control", "framesocket"),
     ("cli", "launch", "testing", "nccl_ctypes", "bootstrap", "__main__"),
 )

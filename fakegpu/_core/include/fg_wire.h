@@ -167,6 +167,11 @@ typedef struct fg_buffer_ref {
 #define FG_OP_EAGER 4u   /* send: payload is already in a buffer of its own; the sender does not wait */
 #define FG_OP_SOCKET 8u  /* go: payload moves as DATA frames */
 #define FG_OP_GROUPED 16u
+/* go, injected faults: this rank ends itself; flips bit number (flags >> FG_OP_BIT_SHIFT) of its output; its device fails */
+#define FG_OP_CRASH 32u
+#define FG_OP_CORRUPT 64u
+#define FG_OP_DEVICE_ERROR 128u
+#define FG_OP_BIT_SHIFT 8
 
 typedef struct fg_op { /* 96 bytes */
     uint64_t opid; /* this member's own operation number, from 1 */
