@@ -51,6 +51,10 @@ SUITES: dict[str, tuple[str, list[list[str]]]] = {
         "PyTorch's own in-wheel DistributedTest, world sizes 2 and 4 (long)",
         [script("test/torch_distributed/run.py")],
     ),
+    "torch-parallel": (
+        "DDP, FSDP, tensor, context and pipeline parallelism on 2, 4 and 8 ranks against one process (long)",
+        [script("test/torch_parallel/run.py")],
+    ),
     "sanitize": (
         "core and native tests under address and undefined-behaviour sanitizers (long)",
         [script("verification/run_sanitized.py")],
