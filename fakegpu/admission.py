@@ -45,10 +45,6 @@ def hello(registry: Registry, process: Process, frame, body, now: int) -> None:
     process.introduce(body, (body.timeout_ms or _NO_TIMEOUT_MS) * _MS)
     if body.role == wire.ROLE_RANK:
         _check_world(registry, body)
-        if body.generation > 0:
-            registry.restarted(body.rank)
-        if registry.hooks.on_join is not None:
-            registry.hooks.on_join(process)
     if registry.token:
         process.state, process.challenge = "challenged", secrets.token_bytes(32)
     else:
@@ -81,6 +77,11 @@ def _check_world(registry: Registry, body) -> None:
 
 
 def _welcome_in(registry: Registry, process: Process) -> None:
+    if process.role == wire.ROLE_RANK:
+        if process.generation > 0:
+            registry.restarted(process.rank)
+        if registry.hooks.on_join is not None:
+            registry.hooks.on_join(process)
     process.state = "ready"
     registry.processes.add(process)
     if process.role == wire.ROLE_RANK and process.rank >= 0:

@@ -48,6 +48,7 @@ def connect(
     timeout_ms: int | None = None,
     session: str | None = None,
     token: str | None = None,
+    tls_ca: str | None = None,
 ) -> Client:
     """A rank's connection to a coordinator; what is not given comes from FAKEGPU_ and the launcher's variables."""
     settings = Settings.from_env()
@@ -63,16 +64,16 @@ def connect(
         "generation": settings.ranks.generation,
         "session": settings.session if session is None else session,
     }
-    return Client(where, transport, hello, settings.secret() if token is None else token)
+    return Client(where, transport, hello, settings.secret() if token is None else token, tls_ca or settings.tls_ca)
 
 
 class Client:
     """One process's connection; see the module's text. A context manager: leaving it says BYE."""
 
-    def __init__(self, address: str, transport: str | None, hello: dict, token: str = "") -> None:
+    def __init__(self, address: str, transport: str | None, hello: dict, token: str = "", tls_ca: str | None = None) -> None:
         self.timeout_ms: int = hello["timeout_ms"]
         self.rank, self.world_size, self.session = hello["rank"], hello["world_size"], hello.get("session", "")
-        self._sock = endpoint.connect(address, transport, min(_CONNECT_S, self.timeout_ms / 1000))
+        self._sock = endpoint.connect(address, transport, min(_CONNECT_S, self.timeout_ms / 1000), tls_ca)
         self._wire = FrameSocket(self._sock)
         self._changed = threading.Condition()  # guards everything below
         self._requests = itertools.count(1)

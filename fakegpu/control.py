@@ -21,23 +21,23 @@ from fakegpu.settings import Address
 _ANSWER_SECONDS = 5.0
 
 
-def ping(address: Address, token: str = "") -> None:
+def ping(address: Address, token: str = "", tls_ca: str | None = None) -> None:
     """NoCoordinatorError unless a coordinator answers."""
-    _ask(address, token, wire.encode_ping)
+    _ask(address, token, tls_ca, wire.encode_ping)
 
 
-def ask_status(address: Address, token: str = "") -> dict:
+def ask_status(address: Address, token: str = "", tls_ca: str | None = None) -> dict:
     """The coordinator's state: see coordinator.Registry.status."""
-    return json.loads(_ask(address, token, wire.encode_status))
+    return json.loads(_ask(address, token, tls_ca, wire.encode_status))
 
 
-def shut_down(address: Address, token: str = "") -> None:
+def shut_down(address: Address, token: str = "", tls_ca: str | None = None) -> None:
     """Ask it to stop; returns when it has agreed."""
-    _ask(address, token, wire.encode_shutdown)
+    _ask(address, token, tls_ca, wire.encode_shutdown)
 
 
-def _ask(address: Address, token: str, encode: Callable) -> Any:
-    with endpoint.connect(address) as sock:
+def _ask(address: Address, token: str, tls_ca: str | None, encode: Callable) -> Any:
+    with endpoint.connect(address, authority=tls_ca) as sock:
         sock.settimeout(_ANSWER_SECONDS)
         try:
             _greet(sock, token)

@@ -16,7 +16,7 @@ from fakegpu import admission, formation
 from fakegpu._core import wire
 from fakegpu._core.staging import ControlSegment
 from fakegpu.communicator import COMPLETE, FAILED, FINISHED, GO, NEVER, OP_EAGER, REFUSED, REPLY, START, Communicator
-from fakegpu.dtypes import Kind
+from fakegpu.dtypes import KIND_LABELS, SIZES, Kind
 from fakegpu.errors import Status, StatusError, error_for
 from fakegpu.injection import Injector
 from fakegpu.membership import Membership
@@ -25,6 +25,7 @@ from fakegpu.pace import Pacer
 from fakegpu.peers import Hooks, Limits, Process, reply
 from fakegpu.recorder import FailureEvent, Recorder
 from fakegpu.relay import Relay
+from fakegpu.wording import operation_text
 
 log = logging.getLogger("fakegpu.coordinator")
 _MS = 1_000_000
@@ -362,6 +363,8 @@ def _submit(registry: Registry, process: Process, frame, body, now: int) -> None
     ops = body.ops
     if registry.hooks.on_operation is not None and _refused_by_hook(registry, comm, rank, ops):
         return
+    if registry.limits.operation_bytes and _too_large(registry, comm, rank, ops):
+        return
     if registry.injector is not None:
         hit = registry.injector.submitted(comm, rank, body, now, lambda *taken: _take(registry, *taken))
         if hit is not None:
@@ -392,6 +395,18 @@ def _refused_by_hook(registry: Registry, comm: Communicator, rank: int, ops: lis
         text = f"{comm.title}: rank {rank}: {error.text}"
         registry.apply(comm, comm.fail(Failure(error.status, text, "injected", rank=rank)))
         return True
+    return False
+
+
+def _too_large(registry: Registry, comm: Communicator, rank: int, ops: list) -> bool:
+    limit = registry.limits.operation_bytes
+    for op in ops:
+        size = op.count * SIZES[op.dtype]
+        if size > limit and comm.failure is None:
+            text = f"{comm.title}: rank {rank} submitted {operation_text(op)}, {size} bytes; the operation's limit is {limit}"
+            failure = Failure(Status.LIMIT, text, "client", op.seq, KIND_LABELS[op.kind], rank, payload_bytes=size)
+            registry.apply(comm, comm.fail(failure))
+            return True
     return False
 
 

@@ -7,6 +7,7 @@ server.py and client.py. Layer 5.
 from __future__ import annotations
 
 import errno
+import ipaddress
 import os
 import socket
 import stat
@@ -15,10 +16,12 @@ import time
 
 from fakegpu.errors import FakeGPUError, NoCoordinatorError, SettingsError
 from fakegpu.settings import Address, parse_address
+from fakegpu.tls import TlsSocket, client_context
 
 _BUFFER_BYTES = 1 << 20
 _BACKLOG = 1024
 _RETRY_S = 0.05
+_HANDSHAKE_S = 10.0
 
 
 def listen(address: Address) -> tuple[socket.socket, Address]:
@@ -105,19 +108,39 @@ def tune_tcp(sock: socket.socket) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
-def connect(address: str | Address, transport: str | None = None, timeout: float = 0.0) -> socket.socket:
-    """A connected, blocking socket; NoCoordinatorError when nobody answers within `timeout` seconds."""
+def connect(
+    address: str | Address, transport: str | None = None, timeout: float = 0.0, authority: str | None = None
+) -> socket.socket | TlsSocket:
+    """A connected, blocking socket; NoCoordinatorError when nobody answers within `timeout` seconds.
+
+    authority: over TLS, with a certificate that these certificates vouch for.
+    """
     if not isinstance(address, Address):
         address = parse_address(address, transport)
     deadline = time.monotonic() + timeout
     while True:
         try:
-            return _connect_once(address, max(deadline - time.monotonic(), 1.0))
+            sock = _connect_once(address, max(deadline - time.monotonic(), 1.0))
+            return _secured(sock, address, authority) if authority else sock
         except OSError as error:
             waits = isinstance(error, ConnectionRefusedError | FileNotFoundError)
             if not waits or time.monotonic() + _RETRY_S > deadline:
                 raise NoCoordinatorError(f"no coordinator at {address}: {error.strerror or error}") from None
         time.sleep(_RETRY_S)
+
+
+def _secured(sock: socket.socket, address: Address, authority: str) -> TlsSocket:
+    if address.transport != "tcp":
+        sock.close()
+        raise SettingsError(f"FAKEGPU_TLS_CA={authority}: {address} is a Unix socket", "TLS needs a host:port")
+    try:
+        return TlsSocket.connect(sock, client_context(authority), address.host, _HANDSHAKE_S)
+    except BaseException as error:
+        sock.close()
+        if isinstance(error, OSError):
+            why = getattr(error, "verify_message", "") or getattr(error, "reason", "") or error
+            raise NoCoordinatorError(f"no TLS with {address}: {why}", "see FAKEGPU_TLS_CA and --tls-cert") from None
+        raise
 
 
 def _connect_once(address: Address, timeout: float) -> socket.socket:
@@ -143,6 +166,11 @@ def peer_credentials(sock: socket.socket) -> tuple[int, int]:
     raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     pid, uid, _ = struct.unpack("3i", raw)
     return pid, uid
+
+
+def beyond_loopback(listener: socket.socket) -> bool:
+    """Whether other hosts may reach a TCP listener."""
+    return not ipaddress.ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback
 
 
 def peer_is_local(sock: socket.socket) -> bool:

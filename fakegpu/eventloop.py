@@ -11,13 +11,14 @@ import logging
 import os
 import selectors
 import socket
+import ssl
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from fakegpu import endpoint
+from fakegpu import endpoint, tls
 from fakegpu.connection import Connection
 from fakegpu.coordinator import Registry
 from fakegpu.errors import Status, error_for
@@ -32,7 +33,8 @@ _PAUSE_S = 0.05  # after accept failed for want of descriptors
 class EventLoop:
     """See the module's text."""
 
-    def __init__(self, listener: socket.socket, hello_timeout_s: float) -> None:
+    def __init__(self, listener: socket.socket, hello_timeout_s: float, secure: ssl.SSLContext | None = None) -> None:
+        self._secure = secure
         self.registry: Registry | None = None  # set before run
         self.listener = listener
         self._hello_ns = int(hello_timeout_s * 1e9)
@@ -157,13 +159,31 @@ class EventLoop:
             pass  # what it said before it died counts, BYE above all
         connection.fail("its process ended without BYE")
 
+    def _greet_securely(self, connection: Connection) -> None:
+        """TLS begins with a known byte; whoever begins otherwise is told, in the clear."""
+        try:
+            first = connection.sock.recv(1, socket.MSG_PEEK)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            connection.fail(f"its connection broke: {error.strerror or error}")
+            return
+        if first and first[0] != tls.HANDSHAKE:
+            connection.refuse(error_for(Status.AUTH, tls.NEEDED))
+        elif first:
+            connection.sock = tls.TlsSocket.accept(connection.sock, self._secure)
+
     def _ready(self, connection: Connection, events: int) -> None:
+        if self._secure is not None and type(connection.sock) is socket.socket and not connection.refused:
+            self._greet_securely(connection)
         if events & _WRITE and not connection.lost:
             connection.writable()
             if not connection.blocked and not connection.lost:
                 self._selector.modify(connection.sock, _READ, self._selector.get_key(connection.sock).data)
         if events & _READ and not connection.lost:
             connection.readable()
+            while type(connection.sock) is tls.TlsSocket and not connection.lost and connection.sock.pending():
+                connection.readable()
             if connection.process.state == "ended" and not connection.refused:
                 connection.fail("ended")
 

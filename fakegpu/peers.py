@@ -23,6 +23,7 @@ class Limits:
 
     connections: int = 4096
     ranks: int = wire.MAX_RANKS
+    operation_bytes: int = 0  # payload of one rank in one operation; 0 = any
     buffered_bytes: int = 4 << 30  # payload held for all operations together
     output_bytes: int = 256 << 20  # control frames queued for one process that does not read
 

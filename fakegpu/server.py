@@ -31,8 +31,13 @@ from fakegpu.pace import Pacer
 from fakegpu.peers import Hooks, Limits
 from fakegpu.recorder import Recorder
 from fakegpu.settings import Address, parse_address
+from fakegpu.tls import server_context
 
 log = logging.getLogger("fakegpu.coordinator")
+EXPOSED = (
+    "WARNING: listening on %s without a token: everybody who reaches this port can join, disturb or end jobs; set "
+    "FAKEGPU_TOKEN or --token-file on both sides, or listen on 127.0.0.1"
+)
 
 
 class Coordinator:
@@ -41,7 +46,7 @@ class Coordinator:
     transport: "unix" or "tcp". address: an absolute path or "host:port" (port 0: any); by default a socket in a
     private folder, or 127.0.0.1 and any port. cluster: a ClusterSpec or a cluster file; without one the first world
     defines it. chunk_bytes, window, eager_bytes: see fg_wire.h (fg_welcome_t). token: secret that ranks must know.
-    faults: a plan of faults to inject (faults.py).
+    faults: a plan of faults to inject (faults.py). tls: certificate and key file; TCP only, see tls.py.
     """
 
     def __init__(
@@ -64,6 +69,7 @@ class Coordinator:
         hooks: Hooks | None = None,
         pace: str = "none",
         faults: str | os.PathLike | None = None,
+        tls: tuple[str, str] | None = None,
     ) -> None:
         if pace not in ("none", "model"):
             raise SettingsError(f"pace {pace!r}: expected none or model")
@@ -76,6 +82,9 @@ class Coordinator:
         ):
             if not low <= value <= high:
                 raise SettingsError(f"{name} {value}: expected {low} to {high}")
+        if tls and transport != "tcp":
+            raise SettingsError("--tls-cert: a Unix socket needs no TLS", "listen on host:port, or leave it out")
+        self._secure = server_context(*tls) if tls else None
         self._where = parse_address(address, transport) if address else None
         self._transport = transport
         self._cluster = cluster if isinstance(cluster, ClusterSpec) or cluster is None else load_cluster(cluster)
@@ -190,7 +199,10 @@ class Coordinator:
             self._folder = tempfile.mkdtemp(prefix="fakegpu-")  # 0700
             where = Address("unix", path=str(Path(self._folder) / "coordinator"))
         listener, self._where = endpoint.listen(where or Address("tcp", host="127.0.0.1"))
-        self._loop = EventLoop(listener, self._hello_timeout)
+        self.exposed = self._transport == "tcp" and not self._options["token"] and endpoint.beyond_loopback(listener)
+        if self.exposed:
+            log.warning(EXPOSED, self._where)
+        self._loop = EventLoop(listener, self._hello_timeout, self._secure)
         cluster = self._cluster
         name = f"cluster '{cluster.name}'" + (f" ({cluster.path})" if cluster.path else "") if cluster else ""
         self._registry = self._loop.registry = Registry(

@@ -29,6 +29,13 @@ FIELDS = (
     "pace",
     "faults",
     "token_file",
+    "require_token",
+    "tls_cert",
+    "tls_key",
+    "max_connections",
+    "max_ranks",
+    "max_operation_bytes",
+    "max_buffered_bytes",
     "verbose",
     "quiet",
 )
@@ -66,12 +73,12 @@ def _ask(options: argparse.Namespace, settings: Settings) -> int:
 
     address = parse_address(options.ping or options.status or options.shutdown, options.transport)
     if options.ping:
-        control.ping(address, settings.secret())
+        control.ping(address, settings.secret(), settings.tls_ca)
         print(f"a coordinator answers at {address}")
     elif options.status:
-        print(json.dumps(control.ask_status(address, settings.secret()), indent=2))
+        print(json.dumps(control.ask_status(address, settings.secret(), settings.tls_ca), indent=2))
     else:
-        control.shut_down(address, settings.secret())
+        control.shut_down(address, settings.secret(), settings.tls_ca)
         print(f"the coordinator at {address} stops")
     return 0
 

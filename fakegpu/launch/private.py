@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 
@@ -18,8 +19,8 @@ from fakegpu import faults, profiles
 from fakegpu.cluster import ClusterSpec, load
 from fakegpu.communicator import Communicator
 from fakegpu.errors import SettingsError
-from fakegpu.peers import Hooks
-from fakegpu.server import Coordinator
+from fakegpu.peers import Hooks, Limits
+from fakegpu.server import EXPOSED, Coordinator
 from fakegpu.settings import BY_FIELD, Address, Settings
 
 
@@ -123,12 +124,25 @@ def report_paths(settings: Settings) -> dict:
 
 def coordinator_options(settings: Settings) -> dict:
     """What the settings say about a coordinator, apart from where it listens and what it describes."""
+    secret = settings.secret()
+    if settings.require_token and not secret:
+        raise SettingsError("--require-token: there is no token", "set FAKEGPU_TOKEN, or --token-file FILE")
+    if settings.tls_key and not settings.tls_cert:
+        raise SettingsError(f"--tls-key {settings.tls_key}: expected --tls-cert with it", "a key alone proves nothing")
+    limits = Limits(
+        connections=settings.max_connections,
+        ranks=settings.max_ranks,
+        operation_bytes=settings.max_operation_bytes,
+        buffered_bytes=settings.max_buffered_bytes,
+    )
     return {
         **report_paths(settings),
         "max_operations": settings.max_operations,
         "eager_bytes": settings.eager_bytes,
         "chunk_bytes": settings.staging_chunk_bytes,
-        "token": settings.secret(),
+        "token": secret,
+        "limits": limits,
+        **({"tls": (settings.tls_cert, settings.tls_key)} if settings.tls_cert else {}),
         **({} if settings.pace == "none" else {"pace": settings.pace}),
         **({"faults": settings.faults} if settings.faults else {}),
     }
@@ -176,6 +190,8 @@ class PrivateCoordinator:
         except BaseException:
             shutil.rmtree(self._folder)
             raise
+        if self._coordinator.exposed:
+            print("fakegpu: " + EXPOSED % self._coordinator.address, file=sys.stderr, flush=True)
         self.settings = self.settings.override(
             coordinator_addr=self._coordinator.address, coordinator_transport=asked.coordinator_transport
         )

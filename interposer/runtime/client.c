@@ -197,13 +197,20 @@ static int refuse_unbuilt(const fg_config_t *config) {
         return fg_rt_set_error(FG_NOT_SUPPORTED, "FAKEGPU_DIST_MODE asks for disabled, proxy or passthrough: this libnccl "
                                "communicates through the coordinator only; set FAKEGPU_DIST_MODE=simulate");
     }
+    if (config->tls_ca) {
+        return fg_rt_set_error(FG_NOT_SUPPORTED, "FAKEGPU_TLS_CA is set: this libnccl does not speak TLS, only the Python "
+                               "client and the tools do; unset it, and use a token on a network that you trust");
+    }
     return FG_OK;
 }
 
 static int open_client(fg_client_t **out) {
     const fg_config_t *config = fg_rt_config();
     const char *address = config->coordinator_addr;
-    int refused = refuse_unbuilt(config);
+    int refused = fg_rt_config_check();
+    if (!refused) {
+        refused = refuse_unbuilt(config);
+    }
     if (refused) {
         return refused;
     }

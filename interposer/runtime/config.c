@@ -109,13 +109,35 @@ static void parse_launcher(void) {
     config.generation = launcher_number(generation);
 }
 
+/* FAKEGPU_TOKEN, else the first line of FAKEGPU_TOKEN_FILE without the blanks around it; "" = none. */
+static const char *token_of(void) {
+    static char line[4096];
+    const char *token = text_of("FAKEGPU_TOKEN", NULL), *path = text_of("FAKEGPU_TOKEN_FILE", NULL);
+    if (token || !path)
+        return token ? token : "";
+    FILE *file = fopen(path, "re");
+    if (!file) {
+        fg_config_refuse("FAKEGPU_TOKEN_FILE=%s: not readable: %s", path, strerror(errno));
+        return "";
+    }
+    char *start = fgets(line, sizeof line, file);
+    fclose(file);
+    start = start ? start + strspn(start, " \t\r\n") : line;
+    for (size_t n = strlen(start); n && strchr(" \t\r\n", start[n - 1]); n--)
+        start[n - 1] = 0;
+    if (!*start)
+        fg_config_refuse("FAKEGPU_TOKEN_FILE=%s: %s, expected one line", path, "empty");
+    return start;
+}
+
 static void parse_coordinator(void) {
     static const char *const transports[] = {"unix", "tcp", NULL}, *const duplicate[] = {"allow", "error", NULL};
     config.timeout_ms = (uint32_t)number_of("FAKEGPU_COORDINATOR_TIMEOUT_MS", 1, UINT32_MAX, 1000);
     config.tcp = word_of("FAKEGPU_COORDINATOR_TRANSPORT", transports, 0) == 1;
     config.coordinator_addr = text_of("FAKEGPU_COORDINATOR_ADDR", NULL);
     config.session = text_of("FAKEGPU_SESSION", "");
-    config.token = text_of("FAKEGPU_TOKEN", "");
+    config.token = token_of();
+    config.tls_ca = text_of("FAKEGPU_TLS_CA", NULL);
     config.staging_chunk_bytes = (uint64_t)number_of("FAKEGPU_STAGING_CHUNK_BYTES", 0, INT64_MAX, 0);
     config.force_socket = flag_of("FAKEGPU_STAGING_FORCE_SOCKET", false);
     config.eager_bytes = (uint64_t)number_of("FAKEGPU_P2P_EAGER_BYTES", 0, INT64_MAX, 1 << 20);

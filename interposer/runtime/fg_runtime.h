@@ -36,6 +36,7 @@ typedef struct fg_config {
     bool tcp;                     /* FAKEGPU_COORDINATOR_TRANSPORT */
     const char *coordinator_addr; /* NULL = not set */
     const char *session, *token;  /* "" = none */
+    const char *tls_ca;           /* NULL = none; set: refused, this side does not speak TLS */
     uint64_t staging_chunk_bytes; /* 0 = coordinator's value */
     bool force_socket;
     uint64_t eager_bytes;

@@ -49,7 +49,7 @@ def values(results: dict[int, object]) -> list:
 
 def run_ranks(address: str, count: int, body: Callable, *, timeout_ms: int = 20_000, **options) -> dict[int, object]:
     """body(communicator) on every rank of a fresh world of `count` ranks; timeout_ms counts from then on."""
-    uid = make_id(address)
+    uid = make_id(address, **options)
 
     def run(rank: int) -> object:
         with fakegpu.connect(address, rank=rank, world_size=count, timeout_ms=INIT_MS, **options) as client:
@@ -63,9 +63,9 @@ def run_ranks(address: str, count: int, body: Callable, *, timeout_ms: int = 20_
     return run_threads(count, run)
 
 
-def make_id(address: str) -> bytes:
+def make_id(address: str, **options) -> bytes:
     """A unique id from a client of its own."""
-    with fakegpu.connect(address, rank=-1, timeout_ms=5000) as client:
+    with fakegpu.connect(address, rank=-1, timeout_ms=5000, **options) as client:
         return client.unique_id()
 
 

@@ -21,6 +21,7 @@ CASES = [
     ("FAKEGPU_MODE", "passthrough"),
     ("FAKEGPU_DIST_MODE", "proxy"),
     ("FAKEGPU_DIST_MODE", "disabled"),
+    ("FAKEGPU_TLS_CA", "/a/file.pem"),
 ]
 
 

@@ -20,7 +20,8 @@ LAYERS = (
     ("profiles", "cluster", "topology", "timing", "collectives", "recorder", "faults"),
     ("communicator", "operations", "onesided", "wording", "diagnosis"),
     ("coordinator", "membership", "formation", "admission", "peers", "relay", "pace", "injection"),
-    ("server", "eventloop", "connection", "endpoint", "report", "client", "member", "task", "control", "framesocket"),
+    ("server", "eventloop", "connection", "endpoint", "report", "client", "member", "task", "control", "framesocket",
+     "tls"),
     ("cli", "launch", "testing", "nccl_ctypes", "bootstrap", "__main__"),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
