@@ -15,7 +15,7 @@ from typing import Any
 
 from fakegpu import endpoint
 from fakegpu._core import wire
-from fakegpu.errors import NoCoordinatorError, Status, error_for
+from fakegpu.errors import NoCoordinatorError, Status, StatusError, error_for
 from fakegpu.settings import Address
 
 _ANSWER_SECONDS = 5.0
@@ -50,6 +50,8 @@ def _ask(address: Address, token: str, tls_ca: str | None, encode: Callable) -> 
             raise NoCoordinatorError(
                 f"no answer from {address} within {_ANSWER_SECONDS:.0f} s", "is it a fakegpu coordinator?"
             ) from None
+        except StatusError:
+            raise  # the coordinator's own words
         except (OSError, wire.WireError) as error:
             raise NoCoordinatorError(f"what listens at {address} is no fakegpu coordinator: {error}") from None
 
