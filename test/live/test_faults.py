@@ -139,7 +139,7 @@ def test_the_python_client_obeys_too(tmp_path, transport):
         unique = make_id(coordinator.address)
 
         def body(rank: int):
-            with fakegpu.connect(coordinator.address, rank=rank, world_size=2) as client:
+            with fakegpu.connect(coordinator.address, rank=rank, world_size=2, timeout_ms=20_000) as client:
                 comm = client.init(2, rank, unique, "world")
                 array = np.array([rank + 1], np.int32)
                 out = comm.all_reduce(array)
