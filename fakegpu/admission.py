@@ -44,6 +44,8 @@ def hello(registry: Registry, process: Process, frame, body, now: int) -> None:
         raise error_for(Status.VERSION, text)
     process.introduce(body, (body.timeout_ms or _NO_TIMEOUT_MS) * _MS)
     if body.role == wire.ROLE_RANK:
+        if process.node < 0:  # its launcher does not number nodes: each host is one
+            process.node = registry.hosts.setdefault(process.host, len(registry.hosts))
         _check_world(registry, body)
     if registry.token:
         process.state, process.challenge = "challenged", secrets.token_bytes(32)

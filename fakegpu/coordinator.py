@@ -65,6 +65,7 @@ class Registry:
         self.membership = Membership(self.job, self.shared)
         self.relay = Relay(chunk_bytes, window, self.limits.buffered_bytes, in_thread)
         self.processes: set[Process] = set()
+        self.hosts: dict[str, int] = {}  # node numbers of ranks whose launcher gave none
         self.communicators: dict[int, Communicator] = {}
         self.controls: dict[int, ControlSegment] = {}
         self.deadline = NEVER  # when `expire` has to be called, or earlier

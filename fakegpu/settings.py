@@ -163,25 +163,50 @@ class RankInfo:
     generation: int = -1
 
 
-# per launcher: rank, world size, local rank, local world size, node; the first whose rank and size are both set wins
+# per launcher: its name, then rank, world size, local rank, local world size, node. The first whose rank and size are
+# both set wins; Hydra is told from other users of PMI (Slurm's, which has the rest in SLURM_) by its local rank
 _LAUNCHERS = (
-    ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"),
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", ""),
-    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", ""),
-    ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "", "SLURM_NODEID"),
-)
+    ("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"),
+    ("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+     "OMPI_COMM_WORLD_LOCAL_SIZE", ""),
+    ("MVAPICH", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK",
+     "MV2_COMM_WORLD_LOCAL_SIZE", ""),
+    ("Hydra", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", ""),
+    ("Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "", "SLURM_NODEID"),
+    ("PMI", "PMI_RANK", "PMI_SIZE", "", "", ""),
+)  # fmt: skip
+
+
+def discover_launcher(environ: Mapping[str, str]) -> tuple[str, ...] | None:
+    """The entry of _LAUNCHERS that started this process, None for a plain one."""
+    for names in _LAUNCHERS:
+        if names[1] in environ and names[2] in environ and (names[0] != "Hydra" or names[3] in environ):
+            return names
+    return None
 
 
 def discover_rank(environ: Mapping[str, str]) -> RankInfo:
-    """The rank that torchrun, Open MPI, PMI or Slurm gave this process."""
-    for names in _LAUNCHERS:
-        if names[0] in environ and names[1] in environ:
-            found = [_launcher_int(environ, name) for name in names]
-            if not 0 <= found[0] < found[1]:
-                where = f"{names[0]}={found[0]}, {names[1]}={found[1]}"
-                raise SettingsError(f"{where}: expected 0 <= {names[0]} < {names[1]}")
-            return RankInfo(*found, generation=_launcher_int(environ, "TORCHELASTIC_RESTART_COUNT"))
-    return RankInfo()
+    """The rank that torchrun, an MPI launcher, PMI or Slurm gave this process."""
+    names = discover_launcher(environ)
+    if names is None:
+        return RankInfo()
+    found = [_launcher_int(environ, name) for name in names[1:]]
+    if not 0 <= found[0] < found[1]:
+        where = f"{names[1]}={found[0]}, {names[2]}={found[1]}"
+        raise SettingsError(f"{where}: expected 0 <= {names[1]} < {names[2]}")
+    return RankInfo(*found, generation=_launcher_int(environ, "TORCHELASTIC_RESTART_COUNT"))
+
+
+def launched_ranks(environ: Mapping[str, str]) -> tuple[str, RankInfo] | None:
+    """(launcher, rank) of a process that is one of several ranks; None otherwise.
+
+    A Slurm batch script has its job's variables, too, but is no rank: only srun's steps are.
+    """
+    names = discover_launcher(environ)
+    if names is None or (names[0] == "Slurm" and "SLURM_STEP_ID" not in environ):
+        return None
+    ranks = discover_rank(environ)
+    return (names[0], ranks) if ranks.world_size > 1 else None
 
 
 def _launcher_int(environ: Mapping[str, str], name: str) -> int:

@@ -12,11 +12,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fakegpu import faults
-from fakegpu.errors import FakeGPUError
+from fakegpu.errors import FakeGPUError, SettingsError
 from fakegpu.launch.environment import child_environment, default_timeout, torch_hint, torch_without_cuda
 from fakegpu.launch.process import CommandError, Process, find_program
 from fakegpu.launch.unbuilt import refuse_unbuilt
-from fakegpu.settings import Settings
+from fakegpu.settings import Settings, launched_ranks
 
 if TYPE_CHECKING:
     from fakegpu.launch.private import Summary
@@ -77,7 +77,20 @@ def _run_with_given(command: list[str], settings: Settings) -> int:
     return _last_words(given.summary, given.settings, _run_alone(command, given.settings))
 
 
+def _refuse_below_launcher() -> None:
+    """One fgpu per rank, and no common coordinator: every rank would wait alone for the others."""
+    found = launched_ranks(os.environ)
+    if found:
+        launcher, ranks = found
+        raise SettingsError(
+            f"this fgpu is rank {ranks.rank} of {ranks.world_size} below {launcher}; with a coordinator of its own it "
+            "would never meet the others",
+            "put fgpu in front of the launcher, or start `fgpu coordinator` and give every rank --coordinator-addr",
+        )
+
+
 def _run_with_private(command: list[str], settings: Settings) -> int:
+    _refuse_below_launcher()
     from fakegpu.launch.private import PrivateCoordinator
 
     private = PrivateCoordinator(settings)

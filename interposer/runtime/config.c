@@ -83,30 +83,38 @@ static int word_of(const char *name, const char *const *words, int fallback) {
     return fallback;
 }
 
-/* First of the launchers' variables that holds a number; -1 = none. */
-static int launcher_number(const char *const *names) {
-    for (int i = 0; names[i]; i++) {
-        const char *value = text_of(names[i], NULL);
-        char *end;
-        long number = value ? strtol(value, &end, 10) : -1;
-        if (value && !*end && number >= 0 && number <= INT_MAX)
-            return (int)number;
-    }
-    return -1;
+static int launcher_number(const char *name) {
+    const char *value = name ? text_of(name, NULL) : NULL;
+    char *end;
+    long number = value ? strtol(value, &end, 10) : -1;
+    return value && !*end && number >= 0 && number <= INT_MAX ? (int)number : -1;
 }
 
+/* The launcher whose rank and size are both known, as fakegpu/settings.py finds it: variables of two launchers are
+ * never mixed (torchrun below srun has both sets). PMI's local rank is Hydra's; Slurm's own PMI leaves it to SLURM_. */
 static void parse_launcher(void) {
-    static const char *const rank[] = {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", NULL};
-    static const char *const world[] = {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS", NULL};
-    static const char *const local[] = {"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID",
-                                        "SLURM_LOCALID", NULL};
-    static const char *const node[] = {"GROUP_RANK", "OMPI_COMM_WORLD_NODE_RANK", "SLURM_NODEID", NULL};
-    static const char *const generation[] = {"TORCHELASTIC_RESTART_COUNT", NULL};
-    config.rank = launcher_number(rank);
-    config.world_size = launcher_number(world);
-    config.local_rank = launcher_number(local);
-    config.node = launcher_number(node);
-    config.generation = launcher_number(generation);
+    static const char *const launchers[][4] = {
+        {"RANK", "WORLD_SIZE", "LOCAL_RANK", "GROUP_RANK"},
+        {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", NULL},
+        {"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK", NULL},
+        {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", NULL},
+        {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NODEID"},
+        {"PMI_RANK", "PMI_SIZE", NULL, NULL},
+    };
+    config.rank = config.world_size = config.local_rank = config.node = -1;
+    for (size_t i = 0; i < sizeof launchers / sizeof *launchers; i++) {
+        const char *const *names = launchers[i];
+        bool hydra = names[2] && !strcmp(names[2], "MPI_LOCALRANKID");
+        int rank = launcher_number(names[0]), size = launcher_number(names[1]);
+        if (rank >= 0 && size > rank && (!hydra || launcher_number(names[2]) >= 0)) {
+            config.rank = rank;
+            config.world_size = size;
+            config.local_rank = launcher_number(names[2]);
+            config.node = launcher_number(names[3]);
+            break;
+        }
+    }
+    config.generation = launcher_number("TORCHELASTIC_RESTART_COUNT");
 }
 
 /* FAKEGPU_TOKEN, else the first line of FAKEGPU_TOKEN_FILE without the blanks around it; "" = none. */

@@ -3,7 +3,16 @@
 import pytest
 
 from fakegpu.errors import SettingsError
-from fakegpu.settings import VARIABLES, RankInfo, Settings, data_dir, discover_rank, parse_address, parse_bytes
+from fakegpu.settings import (
+    VARIABLES,
+    RankInfo,
+    Settings,
+    data_dir,
+    discover_rank,
+    launched_ranks,
+    parse_address,
+    parse_bytes,
+)
 
 DOCUMENTED_FLAGS = """--mode --dist-mode --cluster-config --nodes --gpus-per-node --coordinator-transport
 --coordinator-addr --device-count --devices --profile --timeout-ms --staging-chunk-bytes --staging-force-socket
@@ -92,6 +101,8 @@ def test_parse_bytes(text, value):
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1"}
 SLURM = {"SLURM_PROCID": "5", "SLURM_NTASKS": "8", "SLURM_LOCALID": "1", "SLURM_NODEID": "2"}
 
+HYDRA = {"PMI_RANK": "2", "PMI_SIZE": "4", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "2"}
+
 
 @pytest.mark.parametrize(
     ("environ", "expected"),
@@ -103,6 +114,10 @@ SLURM = {"SLURM_PROCID": "5", "SLURM_NTASKS": "8", "SLURM_LOCALID": "1", "SLURM_
         (SLURM, RankInfo(5, 8, 1, -1, 2)),
         ({**SLURM, **TORCHRUN}, RankInfo(3, 4, 1, 2, 1)),
         ({"PMI_RANK": "0", "PMI_SIZE": "2"}, RankInfo(0, 2)),
+        ({**SLURM, "PMI_RANK": "5", "PMI_SIZE": "8"}, RankInfo(5, 8, 1, -1, 2)),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "1", **HYDRA}, RankInfo(2, 4, 0, 2)),
+        ({f"MV2_COMM_WORLD_{name}": "1" for name in ("RANK", "LOCAL_RANK")} | {"MV2_COMM_WORLD_SIZE": "2"},
+         RankInfo(1, 2, 1)),
         (
             {
                 "OMPI_COMM_WORLD_RANK": "1",
@@ -113,10 +128,28 @@ SLURM = {"SLURM_PROCID": "5", "SLURM_NTASKS": "8", "SLURM_LOCALID": "1", "SLURM_
             RankInfo(1, 2, 0, 1),
         ),
     ],
-    ids=["none", "torchrun", "elastic", "half", "slurm", "torchrun-under-slurm", "pmi", "open-mpi"],
+    ids=["none", "torchrun", "elastic", "half", "slurm", "torchrun-under-slurm", "pmi", "slurm-pmi",
+         "hydra-under-slurm", "mvapich", "open-mpi"],
 )
 def test_rank_discovery(environ, expected):
     assert discover_rank(environ) == expected
+
+
+@pytest.mark.parametrize(
+    ("environ", "launcher"),
+    [
+        ({}, None),
+        (TORCHRUN, "torchrun"),
+        (TORCHRUN | {"RANK": "0", "WORLD_SIZE": "1"}, None),
+        (HYDRA, "Hydra"),
+        (SLURM, None),
+        (SLURM | {"SLURM_STEP_ID": "0"}, "Slurm"),
+    ],
+    ids=["plain", "torchrun", "one-rank", "hydra", "batch-script", "srun-step"],
+)
+def test_which_processes_are_one_of_several_ranks(environ, launcher):
+    found = launched_ranks(environ)
+    assert (found and found[0]) == launcher
 
 
 @pytest.mark.parametrize(
