@@ -93,7 +93,8 @@ def stalled(comm: Communicator, item: Collective | Exchange) -> Failure:
         f"{comm.title}: {_late(item)} without progress: every rank submitted {operation_text(op)}, but its payload "
         f"did not arrive; not done: {rank_list(late)}"
     )
-    return Failure(Status.TIMEOUT, text, "timeout", op.seq, KIND_LABELS[op.kind], waiting=late)
+    size = op.count * SIZES[op.dtype]
+    return Failure(Status.TIMEOUT, text, "timeout", op.seq, KIND_LABELS[op.kind], payload_bytes=size, waiting=late)
 
 
 def unfinalized(comm: Communicator) -> Failure:
@@ -110,7 +111,8 @@ def needed(comm: Communicator, submitted: dict) -> Failure:
     what = grouped_submissions(submitted) if submitted else "an operation was not finished"
     text = f"{comm.title}: {gone}, but the others still need it: {what}"
     seq = next((op.seq for op in submitted.values()), None)
-    return Failure(Status.REMOTE, text, "dead_rank", seq, observed=tuple(submitted))
+    size = attempted_bytes(comm)
+    return Failure(Status.REMOTE, text, "dead_rank", seq, observed=tuple(submitted), payload_bytes=size)
 
 
 def death(comm: Communicator, rank: int, how: str) -> Failure:
@@ -121,13 +123,15 @@ def death(comm: Communicator, rank: int, how: str) -> Failure:
         state = "unfinished" if _unfinished(comm, rank) else "finished"
         did, name, seq = f"its last operation: {operation_text(last)}, {state}", operation_name(last), last.seq
     text = f"{comm.title}: {how}; {did}{_outlook(comm)}"
-    return Failure(Status.DEAD_RANK, text, "dead_rank", seq, name, rank, tuple(first_waiting(comm)))
+    observed = tuple(first_waiting(comm))
+    return Failure(Status.DEAD_RANK, text, "dead_rank", seq, name, rank, observed, attempted_bytes(comm))
 
 
 def ended(comm: Communicator, rank: int, status: Status, source: str, what: str) -> Failure:
     """A rank aborted or revoked it."""
     text = f"{comm.title}: {what}{_outlook(comm)}"
-    return Failure(status, text, source, rank=rank, observed=tuple(first_waiting(comm)))
+    observed, size = tuple(first_waiting(comm)), attempted_bytes(comm)
+    return Failure(status, text, source, rank=rank, observed=observed, payload_bytes=size)
 
 
 def misuse(comm: Communicator, rank: int, op, expected: str) -> Failure:
@@ -141,6 +145,17 @@ def first_waiting(comm: Communicator) -> dict:
     for item in comm.pending.values():
         return item.submitted()
     return {half.rank: half.op for queue in comm.halves.values() for half in queue}
+
+
+def attempted_bytes(comm: Communicator) -> int:
+    """One rank's payload of the oldest operation that the end interrupts; 0 when nothing was under way."""
+    op = next(iter(first_waiting(comm).values()), None)
+    if op is None:
+        item = next((item for running in comm.running for item in running.values()), None)
+        if item is None:
+            return 0
+        op = item.ops[0] if type(item) is Collective else item.send
+    return op.count * SIZES[op.dtype]
 
 
 def _late(item: Collective | Exchange | Half) -> str:

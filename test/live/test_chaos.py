@@ -18,6 +18,7 @@ from fakegpu import errors
 sys.path.insert(0, str(Path(__file__).parent))
 from worlds import kill, make_id, run_threads
 
+pytestmark = pytest.mark.resilience
 EXAMPLES = int(os.environ.get("FAKEGPU_TEST_EXAMPLES", "40"))
 FATAL = ("kill", "abort", "close", "destroy", "mismatch", "kill-in-payload")
 CALLS = ("all_reduce", "all_gather", "all_to_all", "barrier", "ring", "broadcast")

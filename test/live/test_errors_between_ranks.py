@@ -19,6 +19,7 @@ from worlds import crashing, kill, make_id, run_ranks, run_threads, values
 
 LONG_MS = 30_000  # never reached by a test that works
 SHORT_MS = 400
+pytestmark = pytest.mark.resilience
 
 
 @pytest.fixture(params=["unix", "tcp"])

@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 
-from fakegpu.nccl_ctypes import IN_PROGRESS, Comm, Config, Nccl, SimInfo, UniqueId, library_path
+from fakegpu.nccl_ctypes import IN_PROGRESS, Comm, Config, Nccl, NcclError, SimInfo, UniqueId, library_path
 
 
 class Context:
@@ -702,3 +702,47 @@ def exchange_and_destroy(ctx: Context, uid: bytes, count: int) -> bool:
             comm.recv(received[peer], peer)
     comm.destroy()
     return bool((received == np.arange(ctx.nranks)[:, None]).all())
+
+
+def lasting_error(ctx: Context) -> list[tuple[int, str]]:
+    """What a failed communicator answers: asked twice, used again, and asked once more."""
+    found = [raise_last(ctx), raise_last(ctx)]
+    value = np.zeros(4, np.float32)
+    try:
+        ctx.comm.all_reduce(value, value)
+    except NcclError as error:
+        found.append((error.result, str(error)))
+    return [*found, raise_last(ctx)]
+
+
+def wait_for_error(ctx: Context, seconds: float) -> tuple[int, str, float]:
+    """An idle communicator's asynchronous error, as a watchdog polls for it, and how long that took."""
+    started = time.perf_counter()
+    while not ctx.comm.async_error() and time.perf_counter() - started < seconds:
+        threading.Event().wait(0.002)
+    return *raise_last(ctx), time.perf_counter() - started
+
+
+def small_messages(ctx: Context, rounds: int) -> list[int]:
+    """Many tiny operations of every kind, one after the other; the numbers of those that came out wrong."""
+    left, right, wrong = (ctx.rank - 1) % ctx.nranks, (ctx.rank + 1) % ctx.nranks, []
+    value, out, several = np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(ctx.nranks, np.int64)
+    for i in range(rounds):
+        value[0] = ctx.rank + i
+        if i % 4 == 0:
+            ctx.comm.all_reduce(value, out)
+            right_value = sum(range(ctx.nranks)) + ctx.nranks * i
+        elif i % 4 == 1:
+            ctx.comm.all_gather(value, several)
+            out[0], right_value = several @ np.arange(1, ctx.nranks + 1), sum((r + 1) * (r + i) for r in range(ctx.nranks))
+        elif i % 4 == 2:
+            ctx.comm.broadcast(value, out, i % ctx.nranks)
+            right_value = i % ctx.nranks + i
+        else:
+            with ctx.nccl.group():
+                ctx.comm.send(value, right)
+                ctx.comm.recv(out, left)
+            right_value = left + i
+        if out[0] != right_value:
+            wrong.append(i)
+    return wrong

@@ -10,6 +10,7 @@ import pytest
 from nccl_world import Failed, make_world
 
 INVALID_ARGUMENT, INVALID_USAGE, REMOTE, TIMEOUT = 4, 5, 6, 8
+pytestmark = pytest.mark.resilience
 TRANSPORTS = ["shm", "socket", "tcp"]
 
 
