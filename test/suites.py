@@ -31,6 +31,7 @@ SUITES: dict[str, tuple[str, list[list[str]]]] = {
     "torch": ("torch on fake GPUs", [pytest("test/torch")]),
     "tcp_bandwidth": ("the seed's TCP bandwidth check", [script("verification/test_tcp_bandwidth.py")]),
     "launchers": ("torchrun, Open MPI, MPICH and Slurm as launchers", [pytest("test/live/test_launchers.py")]),
+    "multihost": ("the ssh controller; hosts as network namespaces with sshd (root)", [pytest("test/multihost")]),
     "timing": ("the time model against published tables", [script("verification/test_time_model.py")]),
     "report": (
         "cluster files and reports, the seed's checks",
