@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fakegpu.errors import FakeGPUError, SettingsError
+from fakegpu.launch.pairs import real_libraries
 from fakegpu.settings import BY_FIELD, Settings
 
 PACKAGE = Path(__file__).resolve().parent.parent
@@ -39,7 +40,7 @@ def preload_names(settings: Settings) -> list[str]:
 
 
 def preload_paths(settings: Settings) -> list[Path]:
-    """The libraries of preload_names as paths; MissingLibrary names the first that is absent."""
+    """The libraries of preload_names as paths, or those that passthrough was given; names the first that is absent."""
     folder = lib_dir(settings)
     names = preload_names(settings)
     for name in [RUNTIME, *names] if names else []:
@@ -53,7 +54,7 @@ def preload_paths(settings: Settings) -> list[Path]:
             f"libraries lie in {str(folder)!r}: LD_PRELOAD cannot hold a path with a blank or a colon",
             "move the checkout or environment, or name a copy of the folder with --lib-dir",
         )
-    return [folder / name for name in names]
+    return [folder / name for name in names] + real_libraries(settings)
 
 
 def libpython() -> str:
@@ -110,7 +111,7 @@ def child_environment(settings: Settings, base: Mapping[str, str]) -> dict[str, 
         if value:
             environment.setdefault(BY_FIELD[field].env, value)
     _preload(environment, paths)
-    if paths:
+    if preload_names(settings):
         _prepend(environment, "LD_LIBRARY_PATH", [str(lib_dir(settings))])
     _prepend(environment, "PATH", _programs(environment.get("PATH", "")))
     python_path = [] if _installed() else [str(PACKAGE.parent)]

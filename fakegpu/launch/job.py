@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from fakegpu import faults
 from fakegpu.errors import FakeGPUError, SettingsError
 from fakegpu.launch.environment import child_environment, default_timeout, torch_hint, torch_without_cuda
+from fakegpu.launch.pairs import check_pair
 from fakegpu.launch.process import CommandError, Process, find_program
 from fakegpu.launch.unbuilt import refuse_unbuilt
 from fakegpu.settings import Settings, launched_ranks
@@ -37,6 +38,7 @@ def say(text: str) -> None:
 def run(command: list[str], settings: Settings) -> int:
     """Run the command; the exit status that fgpu ends with."""
     try:
+        check_pair(settings)
         refuse_unbuilt(settings)
         faults.check_variables(settings.fault_rank, settings.fault_seqno, settings.fault_operation)
         settings = default_timeout(settings)

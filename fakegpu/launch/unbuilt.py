@@ -16,8 +16,6 @@ def _found(settings: Settings) -> tuple[str, str] | None:
         return "mode", "real CUDA compute with simulated communication is not built yet"
     if settings.dist_mode == "proxy":
         return "dist_mode", "the control plane beside the real NCCL is not built yet"
-    if (settings.mode == "passthrough") != (settings.dist_mode == "passthrough"):
-        return "dist_mode", "passthrough goes with --mode passthrough --dist-mode passthrough only"
     for field in ("tls_cert", "tls_ca"):
         if getattr(settings, field):
             return field, "libnccl.so.2 does not speak TLS; only `fgpu coordinator` and the Python client do"

@@ -8,9 +8,7 @@ from fakegpu.settings import Settings
 
 REFUSED = [
     {"FAKEGPU_MODE": "hybrid"},
-    {"FAKEGPU_DIST_MODE": "proxy"},
-    {"FAKEGPU_MODE": "passthrough"},
-    {"FAKEGPU_DIST_MODE": "passthrough"},
+    {"FAKEGPU_MODE": "hybrid", "FAKEGPU_DIST_MODE": "proxy"},
 ]
 
 
