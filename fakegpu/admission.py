@@ -88,6 +88,25 @@ def _welcome_in(registry: Registry, process: Process) -> None:
     registry.processes.add(process)
     if process.role == wire.ROLE_RANK and process.rank >= 0:
         registry.recorder.rank_joined(process.rank, process.host, process.pid, process.node)
+        if text := _elsewhere(registry, process):
+            registry.recorder.note(text, process.rank)
+
+
+def _elsewhere(registry: Registry, process: Process) -> str:
+    """A rank that runs on another host than its node's in the cluster file; loopback there means a logical node."""
+    cluster = registry.recorder.cluster
+    if cluster is None or process.rank >= cluster.world_size:
+        return ""
+    node = cluster.nodes[cluster.node_index(process.rank)]
+    wanted = node.host.lower()
+    if wanted in ("localhost", "::1") or wanted.startswith("127."):
+        return ""
+    address = process.peer.rpartition(":")[0].removeprefix("::ffff:")
+    own = process.host.lower()
+    if wanted in (address, own) or wanted.partition(".")[0] == own.partition(".")[0]:
+        return ""
+    where = f"{process.host} ({address})" if address else process.host
+    return f"rank {process.rank} runs on {where}; {registry.cluster_name} puts it on node {node.id!r}, host {node.host}"
 
 
 def auth(registry: Registry, process: Process, frame, body, now: int) -> None:
