@@ -212,7 +212,7 @@ class Controller:
         if job.status is None:
             return job.why
         why = f" ({job.why})" if job.why else ""
-        return f"rank {rank} on node {job.node.name}: status {job.status}{why}: {' / '.join(said[:3])}"
+        return f"rank {rank} on node {job.node.name}: status {job.status}{why}: {' / '.join(line[:300] for line in said[:3])}"
 
     def keep(self, case: Case, coordinator: Job, jobs: list[Job]) -> tuple[dict | None, list[dict | None]]:
         """Everything that came back, as files; the report and the ranks' records."""
