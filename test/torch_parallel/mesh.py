@@ -53,7 +53,7 @@ def pipeline_and_data(world: World, kind) -> None:
     data, pipe = mesh["data"], mesh["pipe"]
     index, count = data.get_local_rank(), data.size()
     found = run(world, kind, pipe.get_local_rank(), 2, pipe.get_group(), lambda rows: rows.chunk(count)[index],
-                lambda stage: fully_shard(stage, mesh=data))  # fmt: skip
+                lambda stage: fully_shard(stage, mesh=data), micro_batches=4)  # fmt: skip
     wanted = expected(2 if kind in SINGLE else 4)
     found = values((name, value.full_tensor()) for name, value in found.items())
     same(found, {name: wanted[name] for name in found})

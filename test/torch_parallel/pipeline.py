@@ -42,13 +42,14 @@ def stage_indices(rank: int, ranks: int, kind) -> list[int]:
     return [rank, 2 * ranks - 1 - rank] if kind in VSHAPED else [rank, rank + ranks]
 
 
-def run(world: World, kind, rank: int, ranks: int, group=None, part=lambda rows: rows, wrap=lambda stage: stage, steps=2) -> dict:
+def run(world: World, kind, rank: int, ranks: int, group=None, part=lambda rows: rows, wrap=lambda stage: stage,
+        micro_batches: int = MICRO_BATCHES, steps: int = 2) -> dict:  # fmt: skip
     """Train this rank's stages; their parameters under the names of the whole model."""
     count = ranks * (1 if kind in SINGLE else 2)
     whole, indices = gpt(count), stage_indices(rank, ranks, kind)
     modules = [wrap(Stage(whole, index).to(world.device)) for index in indices]
     stages = [PipelineStage(module, index, count, world.device, group=group) for module, index in zip(modules, indices)]
-    schedule = kind(stages[0] if kind in SINGLE else stages, MICRO_BATCHES, loss_fn=loss_of)
+    schedule = kind(stages[0] if kind in SINGLE else stages, micro_batches, loss_fn=loss_of)
     optimizer = optimizer_of("SGD", [parameter for module in modules for parameter in module.parameters()])
     for tokens, targets in batches(steps):
         optimizer.zero_grad()

@@ -57,6 +57,12 @@ def verdict(script: str, ranks: int, only: str = "") -> dict:
             "output": output if failed or not said else ""}  # fmt: skip
 
 
+def first_error(output: str) -> str:
+    """What the first rank that failed said; the end of everything if no rank said anything."""
+    found = re.search(r"^wrong \d+ \w+: .*?^(?=wrong|ok|\[|[WE]\d)", output, re.MULTILINE | re.DOTALL)
+    return found[0] if found else output[-6000:]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ranks", default=",".join(map(str, RANKS)))
@@ -72,7 +78,7 @@ def main() -> int:
             note = f", skipped: {', '.join(result['skipped'])}" if result["skipped"] else ""
             print(f"{script:18}{ranks} ranks {len(result['passed']):4} checks {result['seconds']:6.1f} s  {state}{note}", flush=True)
             if result["output"]:
-                print(result["output"], file=sys.stderr, flush=True)
+                print(first_error(result["output"]), file=sys.stderr, flush=True)
     wrong = [f"{result['script']} on {result['ranks']}" for result in results if result["failed"] or not result["passed"]]
     checks = sum(len(result["passed"]) for result in results)
     print(f"torch-parallel: {'FAILED: ' + ', '.join(wrong) if wrong else f'OK, {checks} checks'}")
