@@ -53,6 +53,10 @@ SUITES: dict[str, tuple[str, list[list[str]]]] = {
         "PyTorch's own in-wheel DistributedTest, world sizes 2 and 4 (long)",
         [script("test/torch_distributed/run.py")],
     ),
+    "op-db": (
+        "PyTorch's operator database against the CPU and the manifest of outcomes (long)",
+        [script("verification/run_opdb.py")],
+    ),
     "torch-parallel": (
         "DDP, FSDP, tensor, context and pipeline parallelism on 2, 4 and 8 ranks against one process (long)",
         [script("test/torch_parallel/run.py")],

@@ -71,6 +71,16 @@ def nccl_table() -> str:
     return "\n".join(lines) + "\n"
 
 
+def operator_table() -> str:
+    """Checks of PyTorch's operator database per dtype and outcome."""
+    manifest = yaml.safe_load((ROOT / "data" / "torch_opdb.yaml").read_text(encoding="utf-8"))
+    outcomes = ("agree", "agree (random)", "refused", "not on CUDA", "no CPU reference")
+    lines = [f"| dtype | {' | '.join(outcomes)} |", "| --- |" + " --- |" * len(outcomes)]
+    for dtype, row in manifest["checks"].items():
+        lines.append(f"| {dtype} | " + " | ".join(str(row.get(outcome, "")) for outcome in outcomes) + " |")
+    return "\n".join(lines) + "\n"
+
+
 def command_table() -> str:
     """Every subcommand with its help line."""
     lines = ["| command | what |", "| --- | --- |", "| `fgpu [flags] COMMAND ...` | run COMMAND on fake GPUs |"]
@@ -81,7 +91,7 @@ def command_table() -> str:
     return "\n".join(lines) + "\n"
 
 
-TABLES = {"commands": command_table, "settings": settings_table, "api": api_table, "nccl": nccl_table}
+TABLES = {"commands": command_table, "settings": settings_table, "api": api_table, "nccl": nccl_table, "operators": operator_table}
 
 
 def render(text: str) -> str:

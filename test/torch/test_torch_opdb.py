@@ -27,3 +27,18 @@ def test_a_wrong_operator_is_seen(torch_environment):
     done = subprocess.run([sys.executable, "-c", code], env=torch_environment, capture_output=True, text=True,
                           timeout=120)
     assert done.returncode == 1 and "sinh [float32] AssertionError" in done.stdout, done.stdout + done.stderr
+
+
+def test_an_outcome_that_is_not_in_the_manifest_is_named():
+    sys.path.insert(0, str(SCRIPT.parent))
+    import run_opdb
+
+    def record(entry, status):
+        return {"entry": entry, "dtype": "float32", "status": status, "detail": ""}
+
+    manifest = {"others": {"refused": {"b": ["float32"]}, "agree (random)": {"c": ["float32"]}}}
+    same = [record("a", "agree"), record("b", "refused"), record("c", "agree (random)")]
+    assert run_opdb.differences(same, manifest) == []
+    other = run_opdb.differences([record("a", "refused"), record("b", "agree")], manifest)
+    assert other == ["a [float32]: refused, the manifest says agree; ", "b [float32]: agree, the manifest says refused; ",
+                     "c [float32]: agree (random) in the manifest, not run"]
