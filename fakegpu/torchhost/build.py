@@ -149,7 +149,7 @@ def _build(torch, compiler: str, library: Path) -> None:
         objects = [str(work / f"{source.stem}.o") for source in sources]
         # dlsym finds the runtime: nothing of ours is linked, torch's libraries are in the process already
         run([compiler, "-shared", *objects, "-o", str(work / LIBRARY), f"-L{package / 'lib'}", "-lc10", "-ltorch_cpu",
-             "-ldl"])
+             "-Wl,--no-as-needed,--unresolved-symbols=ignore-in-shared-libs", "-ltorch_cuda", "-ldl"])
         library.parent.mkdir(exist_ok=True)
         os.replace(work / LIBRARY, library)
         progress.end(f"built in {time.monotonic() - started:.0f} s")

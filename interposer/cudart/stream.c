@@ -129,12 +129,20 @@ static void call_host(void *arg) {
     free(call);
 }
 
+static int node_host_call(void *arg) {
+    host_call_t *call = arg;
+    call->fn(call->data);
+    return FG_OK;
+}
+
 static int give_host_call(fg_stream_t *stream, host_call_t call) {
+    static const fg_graph_node_t node = {.run = node_host_call, .drop = free, .name = "host function", .waits = true};
     host_call_t *kept = malloc(sizeof *kept);
     if (!kept)
         return fg_rt_set_error(FG_SYSTEM, "out of host memory for a host function");
     *kept = call;
-    int status = fg_rt_stream_enqueue(stream, call_host, kept);
+    fg_graph_t *graph = call.fn && fg_rt_captures ? fg_rt_capture_graph(stream) : NULL;
+    int status = graph ? fg_rt_capture_add(graph, stream, &node, kept) : fg_rt_stream_enqueue(stream, call_host, kept);
     if (status)
         free(kept);
     return status;

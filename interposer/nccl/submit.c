@@ -174,8 +174,70 @@ static ncclResult_t issue(const fg_queued_t *queued, size_t count, bool async) {
     return fg_nccl_result(status);
 }
 
+/* ---- inside a CUDA graph: kept as they were called, numbered and run at each launch ---- */
+
+typedef struct fg_recorded {
+    size_t count;
+    fg_queued_t queued[];
+} fg_recorded_t;
+
+static int run_recorded(void *arg) {
+    fg_recorded_t *recorded = arg;
+    fg_bundle_t *bundle = NULL;
+    bool *taken = calloc(recorded->count, sizeof *taken);
+    int status = taken ? FG_OK : fg_rt_set_error(FG_OUT_OF_MEMORY, "no memory for %zu operations", recorded->count);
+    pthread_mutex_lock(&issue_lock);
+    for (size_t i = 0; !status && i < recorded->count; i++) {
+        if (!taken[i]) {
+            status = issue_stream(recorded->queued, recorded->count, i, taken, false, &bundle);
+        }
+    }
+    pthread_mutex_unlock(&issue_lock);
+    free(taken);
+    if (bundle) {
+        run_bundle_job(bundle);
+    }
+    return status;
+}
+
+static ncclResult_t record(const fg_queued_t *queued, size_t count) {
+    static const fg_graph_node_t node = {.run = run_recorded, .drop = free, .name = "nccl", .waits = true};
+    fg_recorded_t *kept = malloc(sizeof *kept + count * sizeof *queued);
+    int status = kept ? FG_OK : fg_rt_set_error(FG_OUT_OF_MEMORY, "no memory for %zu operations", count);
+    fg_stream_t *first = NULL;
+    fg_graph_t *graph = NULL;
+    for (size_t i = 0; !status && i < count; i++) {
+        fg_stream_t *stream = fg_rt_stream_resolve(queued[i].stream, queued[i].comm->device);
+        fg_graph_t *other = stream ? fg_rt_capture_graph(stream) : NULL;
+        first = i ? first : stream;
+        graph = i ? graph : other;
+        if (!other || other != graph) {
+            status = fg_rt_set_error(FG_INVALID_USAGE, "a group's operations are on streams of different captures, or on "
+                                     "streams that capture and streams that do not");
+        }
+        kept->queued[i] = queued[i];
+    }
+    if (!status) {
+        kept->count = count;
+        status = fg_rt_capture_add(graph, first, &node, kept);
+    }
+    if (status) {
+        free(kept);
+    }
+    return fg_nccl_result(status);
+}
+
+static bool captures(const fg_queued_t *queued, size_t count) {
+    for (size_t i = 0; fg_rt_captures && i < count; i++) {
+        if (fg_rt_capture_of(queued[i].comm->device, queued[i].stream)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 ncclResult_t fg_nccl_issue(const fg_queued_t *queued, size_t count) {
-    return issue(queued, count, fg_rt_cuda_in_use());
+    return captures(queued, count) ? record(queued, count) : issue(queued, count, fg_rt_cuda_in_use());
 }
 
 ncclResult_t fg_nccl_run_now(const fg_queued_t *queued, size_t count) {

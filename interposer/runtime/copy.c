@@ -150,7 +150,8 @@ int fg_rt_copy(const char *api, fg_stream_t *stream, const fg_copy_t *copy, int 
         (status = check_side(api, "destination", copy->dst, written, kind == ANY ? 2 : kind & 1, &to)))
         return status;
     if (fg_rt_stream_capturing(stream))
-        return async ? fg_capture_copy(stream, copy) : FG_CUDA(900);
+        return async && !(from == FG_MEMORY_UNKNOWN && to == FG_MEMORY_UNKNOWN) ? fg_capture_copy(stream, copy)
+                                                                               : fg_rt_stream_sync(stream);
     status = fg_rt_stream_try(stream, run_copy, (void *)(uintptr_t)copy);
     if (status != FG_IN_PROGRESS)
         return status;
@@ -178,7 +179,7 @@ int fg_rt_fill(const char *api, fg_stream_t *stream, const fg_fill_t *fill, bool
     if (status)
         return status;
     if (fg_rt_stream_capturing(stream))
-        return async ? fg_capture_fill(stream, fill) : FG_CUDA(900);
+        return async ? fg_capture_fill(stream, fill) : fg_rt_stream_sync(stream);
     fg_fill_t *job = malloc(sizeof *job);
     if (!job)
         return fg_rt_set_error(FG_SYSTEM, "%s: out of host memory", api);

@@ -4,6 +4,7 @@
  */
 #include "event.h"
 #include "fork.h"
+#include "graph.h"
 #include "handles.h"
 #include "stream.h"
 
@@ -26,6 +27,7 @@ struct fg_event {
     int device;
     uint32_t flags;
     record_t *record; /* NULL = never recorded here */
+    fg_mark_t mark;   /* where in a capture it was recorded last, if it was */
     fg_event_slot_t *slot; /* shared with other processes, or NULL */
 };
 
@@ -116,7 +118,21 @@ static void stamp(void *arg) {
     fg_streams_unlock();
 }
 
+static int captured(const fg_event_t *event) {
+    return event->mark.capture ? fg_rt_set_error(FG_CUDA(907), "event %p was recorded inside a capture", (const void *)event)
+                               : FG_OK;
+}
+
 int fg_rt_event_record(fg_event_t *event, fg_stream_t *stream) {
+    fg_streams_lock();
+    bool capturing = stream->capture != NULL;
+    if (capturing)
+        fg_capture_mark(stream->capture, stream, &event->mark);
+    else
+        event->mark.capture = 0;
+    fg_streams_unlock();
+    if (capturing)
+        return FG_OK;
     record_t *record = calloc(1, sizeof *record);
     if (!record)
         return fg_rt_set_error(FG_SYSTEM, "out of host memory for an event's record");
@@ -173,9 +189,15 @@ static int wait_for_slot(fg_stream_t *stream, const fg_event_t *event) {
 
 int fg_rt_event_wait(fg_stream_t *stream, fg_event_t *event) {
     int status = FG_OK;
-    if (event->slot)
+    if (event->slot && !event->mark.capture)
         return wait_for_slot(stream, event);
     fg_streams_lock();
+    if (event->mark.capture || (stream->capture && event->record)) {
+        status = event->mark.capture ? fg_capture_join(stream, &event->mark)
+                                     : fg_rt_set_error(FG_CUDA(905), "a capturing stream waits for an event recorded outside");
+        fg_streams_unlock();
+        return status;
+    }
     const record_t *record = event->record;
     if (!record_done(record)) {
         fg_stream_order(stream);
@@ -186,6 +208,8 @@ int fg_rt_event_wait(fg_stream_t *stream, fg_event_t *event) {
 }
 
 int fg_rt_event_query(fg_event_t *event) {
+    if (captured(event))
+        return FG_CUDA(907);
     if (event->slot)
         return fg_event_slot_done(event->slot, last_ticket(event)) ? FG_OK : FG_IN_PROGRESS;
     fg_streams_lock();
@@ -195,6 +219,8 @@ int fg_rt_event_query(fg_event_t *event) {
 }
 
 int fg_rt_event_sync(fg_event_t *event) {
+    if (captured(event))
+        return FG_CUDA(907);
     int status = FG_OK;
     if (event->slot) {
         uint32_t ticket = last_ticket(event);

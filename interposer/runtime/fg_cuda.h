@@ -121,8 +121,22 @@ typedef struct fg_fill {
 FG_RT_API int fg_rt_copy(const char *api, fg_stream_t *stream, const fg_copy_t *copy, int kind, bool async);
 FG_RT_API int fg_rt_fill(const char *api, fg_stream_t *stream, const fg_fill_t *fill, bool async);
 
-/* ---- graph.c ---- */
+/* ---- graph.c: CUDA graphs ---- */
 FG_RT_API bool fg_rt_stream_capturing(const fg_stream_t *stream);
+FG_RT_API int fg_rt_capture_begin(fg_stream_t *stream);
+FG_RT_API int fg_rt_capture_end(fg_stream_t *stream, fg_graph_t **out); /* *out: a handle with one reference */
+/* cudaStreamCaptureStatus: 0 none, 1 active, 2 invalid; graph may be NULL */
+FG_RT_API int fg_rt_capture_state(const fg_stream_t *stream, uint64_t *id, fg_graph_t **graph);
+FG_RT_API int fg_rt_graph_launch(fg_graph_t *graph, fg_stream_t *stream);
+FG_RT_API int fg_rt_graph_check(const void *handle);
+FG_RT_API int fg_rt_graph_destroy(fg_graph_t *graph);
+typedef struct fg_exec fg_exec_t; /* an instantiated graph */
+FG_RT_API int fg_rt_exec_create(fg_graph_t *graph, fg_exec_t **out);
+FG_RT_API int fg_rt_exec_check(const void *handle);
+FG_RT_API int fg_rt_exec_destroy(fg_exec_t *exec);
+FG_RT_API fg_graph_t *fg_rt_exec_graph(const fg_exec_t *exec);
+FG_RT_API size_t fg_rt_graph_size(const fg_graph_t *graph);
+FG_RT_API const char *fg_rt_graph_node_name(const fg_graph_t *graph, size_t index); /* NULL = no such node */
 
 /* ---- kernel.c ---- */
 FG_RT_API int fg_rt_kernel_add(const void *host_function, const char *name); /* name stays valid */

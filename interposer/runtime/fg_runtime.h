@@ -101,6 +101,20 @@ FG_RT_API int fg_rt_stream_join(fg_stream_t *waiter, fg_stream_t *other); /* lat
 FG_RT_API int fg_rt_stream_query(fg_stream_t *stream); /* FG_OK or FG_IN_PROGRESS */
 FG_RT_API int fg_rt_stream_sync(fg_stream_t *stream);  /* releases a held GIL while it waits */
 FG_RT_API int fg_rt_stream_device(const fg_stream_t *stream);
+/* ---- graph.c: what others put into a graph that is being captured ---- */
+typedef struct fg_graph fg_graph_t;
+typedef struct fg_graph_node {
+    int (*run)(void *arg); /* at every launch; a status, with the text set */
+    void (*drop)(void *arg); /* once, when the graph goes */
+    const char *name;
+    bool waits; /* may wait for other processes: never on the launching thread */
+} fg_graph_node_t;
+FG_RT_API extern volatile int fg_rt_captures; /* captures going on: one load tells that nothing captures */
+FG_RT_API fg_graph_t *fg_rt_capture_of(int device, const void *handle); /* handle: a cudaStream_t; NULL = it does not capture */
+FG_RT_API fg_graph_t *fg_rt_capture_graph(const fg_stream_t *stream); /* NULL = it does not capture */
+FG_RT_API int fg_rt_capture_add(fg_graph_t *graph, fg_stream_t *stream, const fg_graph_node_t *node, void *arg); /* stream may be NULL */
+FG_RT_API int fg_rt_capture_at_end(fg_graph_t *graph, void (*fn)(void *arg), void *arg); /* before the capturing call returns */
+FG_RT_API void fg_rt_capture_invalidate(fg_graph_t *graph);
 /* called by a running item that failed for good: until it says fg_rt_stream_mend, waits for its stream answer
  * FG_CUDA(719) with `why` (kept, not copied); false when the calling thread is no stream's worker */
 FG_RT_API bool fg_rt_stream_fail(const char *why);

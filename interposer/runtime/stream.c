@@ -7,6 +7,7 @@
 #include "device.h"
 #include "fault.h"
 #include "fork.h"
+#include "graph.h"
 #include "handles.h"
 
 #include <signal.h>
@@ -35,6 +36,29 @@ void fg_streams_unlock(void) {
 
 bool fg_rt_in_job(void) {
     return jobs_running > 0;
+}
+
+bool fg_streams_leave_capture(const fg_graph_t *graph) {
+    bool unjoined = false;
+    for (fg_stream_t *s = streams; s; s = s->next)
+        if (s->capture == graph) {
+            unjoined |= s != fg_graph_origin(graph) && s->joined < s->given;
+            s->capture = NULL;
+        }
+    return unjoined;
+}
+
+fg_graph_t *fg_streams_capture_by_id(uint64_t id) {
+    for (fg_stream_t *s = streams; s; s = s->next)
+        if (s->capture && fg_graph_id(s->capture) == id)
+            return s->capture;
+    return NULL;
+}
+
+void fg_streams_joined(uint64_t id, size_t given) {
+    for (fg_stream_t *s = streams; s; s = s->next)
+        if (s->id == id && s->joined < given)
+            s->joined = given;
 }
 
 void fg_streams_wake(void) {
@@ -181,8 +205,12 @@ int fg_rt_stream_enqueue(fg_stream_t *stream, fg_job_fn fn, void *arg) {
     if (status)
         return status;
     fg_streams_lock();
-    fg_stream_order(stream);
-    status = fg_stream_push(stream, fn, arg);
+    if (stream->capture) {
+        status = fg_capture_refuse(stream, "an operation that graphs do not hold here");
+    } else {
+        fg_stream_order(stream);
+        status = fg_stream_push(stream, fn, arg);
+    }
     fg_streams_unlock();
     return status;
 }
@@ -192,6 +220,11 @@ int fg_rt_stream_try(fg_stream_t *stream, fg_job_fn fn, void *arg) {
     if (status)
         return status;
     fg_streams_lock();
+    if (stream->capture) {
+        status = fg_capture_refuse(stream, "an operation that graphs do not hold here");
+        fg_streams_unlock();
+        return status;
+    }
     fg_stream_order(stream);
     if (stream->finished != stream->issued) {
         fg_streams_unlock();
@@ -231,8 +264,21 @@ static fg_stream_t *next_followed(const fg_stream_t *stream, int device, uint64_
     return NULL;
 }
 
-int fg_rt_stream_query(fg_stream_t *stream) {
+/* Nobody can wait for, or ask about, work that only a later launch runs; a device's, if any of its streams captures. */
+static int refuse_while_capturing(const fg_stream_t *stream, int device, const char *what) {
     int status = fg_fork_check();
+    if (status || !fg_rt_captures)
+        return status;
+    fg_streams_lock();
+    for (fg_stream_t *s = streams; s && !status; s = s->next)
+        if (s->capture && s->device == device && (!stream || s == stream))
+            status = fg_capture_refuse(s, what);
+    fg_streams_unlock();
+    return status;
+}
+
+int fg_rt_stream_query(fg_stream_t *stream) {
+    int status = refuse_while_capturing(stream, stream->device, "a query");
     if (status || !__atomic_load_n(&fg_rt_pending, __ATOMIC_ACQUIRE))
         return status;
     fg_streams_lock();
@@ -277,7 +323,7 @@ static int await_followed(const fg_stream_t *stream, int device) {
 }
 
 int fg_rt_stream_sync(fg_stream_t *stream) {
-    int status = fg_fork_check();
+    int status = refuse_while_capturing(stream, stream->device, "a wait for the stream");
     if (status || !__atomic_load_n(&fg_rt_pending, __ATOMIC_ACQUIRE))
         return status;
     fg_streams_lock();
@@ -287,7 +333,7 @@ int fg_rt_stream_sync(fg_stream_t *stream) {
 }
 
 int fg_rt_device_sync(int device) {
-    int status = fg_fork_check();
+    int status = refuse_while_capturing(NULL, device, "a wait for the device");
     if (status || !__atomic_load_n(&fg_rt_pending, __ATOMIC_ACQUIRE))
         return status;
     fg_streams_lock();

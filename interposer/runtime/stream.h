@@ -22,7 +22,8 @@ struct fg_stream {
     fg_item_t *head, **tail;
     pthread_cond_t changed; /* finished grew, or head was filled */
     struct fg_stream *next; /* all streams of the process */
-    void *capture;          /* graph being captured (graph.c), or NULL */
+    fg_graph_t *capture;    /* being captured (graph.c), or NULL */
+    size_t given, joined;   /* the graph's nodes with this stream's last one, and how many of them others wait for */
     const char *failure;    /* why the running item never ends by itself (stream_failure.c), or NULL */
     uint64_t failed_ns;     /* since when */
     const struct fg_stream *waits_for; /* the running item waits until that stream has finished item waits_until */
@@ -40,6 +41,11 @@ int fg_stream_push(fg_stream_t *stream, fg_job_fn fn, void *arg);
 int fg_stream_push_wait(fg_stream_t *stream, fg_stream_t *other, uint64_t seq);
 /* waits until the stream has finished item seq; drops and takes the lock again, releases the GIL meanwhile */
 int fg_stream_await(fg_stream_t *stream, uint64_t seq);
+bool fg_streams_leave_capture(const fg_graph_t *graph); /* every stream; true if work of another than the first is not joined */
+fg_graph_t *fg_streams_capture_by_id(uint64_t id); /* NULL = it ended */
+void fg_streams_joined(uint64_t id, size_t given); /* somebody waits for the stream's first `given` nodes */
+uint64_t fg_graph_id(const fg_graph_t *graph); /* graph.c */
+fg_stream_t *fg_graph_origin(const fg_graph_t *graph);
 void fg_streams_wake(void); /* whoever waits for any stream looks again */
 /* stream_failure.c, lock held: FG_OK, or FG_CUDA(719) with the text set when the stream's next item cannot end */
 int fg_stream_stuck(const fg_stream_t *stream);

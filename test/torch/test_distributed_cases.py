@@ -92,3 +92,9 @@ def test_a_compiled_ddp_model_trains_and_one_line_says_what_ran(tmp_path) -> Non
     job = torchrun("compile.py", 2, tmp_path).succeeded()
     assert job.ok("compiled") == [0, 1]
     assert job.output.count("runs eagerly on fake devices") == 1, job.output
+
+
+def test_collectives_inside_a_cuda_graph(tmp_path) -> None:
+    job = torchrun("graph_collective.py", 2, tmp_path).succeeded()
+    assert job.ok("launches") == [0, 1]
+    assert job.report["collectives"]["all_reduce"]["calls"] == 4  # two before the capture, none in it, two launches

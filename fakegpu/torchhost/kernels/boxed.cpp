@@ -1,5 +1,6 @@
 #include "boxed.h"
 
+#include "capture.h"
 #include "random.h"
 #include "runtime.h"
 #include "widen.h"
@@ -133,7 +134,7 @@ void HostKernel::to_cuda(HostCall& call, c10::IValue& value) const {
 // While a stream has work pending, a plain block copy keeps its place in the stream's order without blocking the
 // host: the kernel that was there before issues just one cudaMemcpyAsync for it.
 bool HostKernel::copies_by_runtime(const torch::jit::Stack& stack, size_t base) const {
-  if (mixing_ != Mixing::kCopy || !anything_pending()) return false;
+  if (mixing_ != Mixing::kCopy || !anything_pending() || inside_graph()) return false;
   const at::Tensor &to = stack[base].toTensor(), &from = stack[base + 1].toTensor();
   return to.scalar_type() == from.scalar_type() && to.sizes() == from.sizes() && is_one_block(to) &&
          is_one_block(from);
@@ -160,6 +161,10 @@ void HostKernel::run(const c10::OperatorHandle& op, bool narrow, size_t base, to
 }
 
 void HostKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  if (C10_UNLIKELY(*runtime().captures != 0) &&
+      capture_call(op, stack, [this, op, keys](torch::jit::Stack* given) { (*this)(op, keys, given); })) {
+    return;
+  }
   size_t base = stack->size() - count_;
   Devices seen = inspect(*stack, base);
   if (C10_UNLIKELY((seen.refused && seen.cuda.has_value()) || copies_by_runtime(*stack, base))) {
@@ -171,7 +176,7 @@ void HostKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet k
   }
   HostCall call;
   if (seen.cuda.has_value()) call.use_device(*seen.cuda);
-  if (mixing_ == Mixing::kCopy && anything_pending()) drain_source(*stack, base, *seen.cuda);
+  if (mixing_ == Mixing::kCopy && anything_pending() && !inside_graph()) drain_source(*stack, base, *seen.cuda);
   c10::SmallVector<std::pair<size_t, c10::IValue>, 3> originals;
   for (const auto& argument : arguments_) {
     c10::IValue& value = (*stack)[base + argument.index];

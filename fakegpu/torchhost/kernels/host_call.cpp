@@ -2,6 +2,7 @@
 
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include "capture.h"
 #include "runtime.h"
 
 namespace fakegpu::torchhost {
@@ -101,7 +102,7 @@ at::Tensor HostCall::to_cuda(const at::Tensor& result) {
 void HostCall::enter(const char* operation) {
   c10::impl::VirtualGuardImpl cuda(c10::kCUDA);
   if (!device_.has_value()) device_ = cuda.getDevice();
-  if (anything_pending()) drain_current_stream(*device_, operation);
+  if (anything_pending() && !inside_graph()) drain_current_stream(*device_, operation);
   if (cuda.getDevice() != *device_) device_guard_.emplace(*device_);
   keys_.emplace(c10::autograd_dispatch_keyset_with_ADInplaceOrView.add(c10::DispatchKey::AutocastCPU));
   adoption_.emplace(device_->index());

@@ -8,6 +8,7 @@
 #include <unordered_set>
 
 #include "boxed.h"
+#include "capture.h"
 #include "memory.h"
 #include "operator_table.h"
 #include "refusal.h"
@@ -158,6 +159,7 @@ extern "C" __attribute__((visibility("default"))) int fakegpu_torchhost_install(
     for (const auto& backend : kBackends) count += install_backend(backend);
     count += install_refusals();
     g_libraries.push_back(install_special_kernels());
+    g_libraries.push_back(install_capturing(special_kernels()));
     return count;
   } catch (const std::exception& error) {
     t_error = error.what();

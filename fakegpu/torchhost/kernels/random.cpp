@@ -1,5 +1,7 @@
 #include "random.h"
 
+#include "capture.h"
+
 #include <ATen/Context.h>
 
 namespace fakegpu::torchhost {
@@ -27,6 +29,7 @@ RandomState next_random_state(const std::optional<at::Generator>& given, c10::De
   TORCH_CHECK(generator.device().type() == c10::kCUDA, "Expected a 'cuda' device type for generator but found '",
               generator.device().type(), "'");
   std::lock_guard<std::mutex> lock(generator.mutex());
+  if (auto captured = captured_random_state(generator, kOffsetPerCall)) return *captured;
   RandomState state{generator.current_seed(), generator.get_offset()};
   generator.set_offset(state.offset + kOffsetPerCall);
   return state;

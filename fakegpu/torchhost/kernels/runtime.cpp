@@ -31,6 +31,12 @@ std::string load_runtime() {
   if (!find("fg_rt_memory_kind", &g_runtime.memory_kind)) return "fg_rt_memory_kind";
   if (!find("fg_rt_host_operator", &g_runtime.host_operator)) return "fg_rt_host_operator";
   if (!find("fg_rt_last_error", &g_runtime.last_error)) return "fg_rt_last_error";
+  if (!find("fg_rt_set_error", &g_runtime.set_error)) return "fg_rt_set_error";
+  if (!find("fg_rt_captures", &g_runtime.captures)) return "fg_rt_captures";
+  if (!find("fg_rt_capture_of", &g_runtime.capture_of)) return "fg_rt_capture_of";
+  if (!find("fg_rt_capture_add", &g_runtime.capture_add)) return "fg_rt_capture_add";
+  if (!find("fg_rt_capture_at_end", &g_runtime.capture_at_end)) return "fg_rt_capture_at_end";
+  if (!find("fg_rt_capture_invalidate", &g_runtime.capture_invalidate)) return "fg_rt_capture_invalidate";
   return {};
 }
 

@@ -6,12 +6,25 @@
 
 namespace fakegpu::torchhost {
 
+struct GraphNode {  // fg_graph_node_t
+  int (*run)(void* argument);
+  void (*drop)(void* argument);
+  const char* name;
+  bool waits;
+};
+
 struct Runtime {
   const volatile int* pending = nullptr;  // unfinished asynchronous items in the process
   int (*stream_drain)(int device, const void* stream) = nullptr;
   int (*memory_kind)(const void* pointer) = nullptr;
   void (*host_operator)(const char* name) = nullptr;  // nests; nullptr ends
   const char* (*last_error)() = nullptr;              // of the calling thread
+  int (*set_error)(int status, const char* format, ...) = nullptr;
+  const volatile int* captures = nullptr;             // CUDA graphs being captured in the process
+  void* (*capture_of)(int device, const void* stream) = nullptr;  // the stream's graph, or NULL
+  int (*capture_add)(void* graph, void* stream, const GraphNode* node, void* argument) = nullptr;
+  int (*capture_at_end)(void* graph, void (*fn)(void*), void* argument) = nullptr;
+  void (*capture_invalidate)(void* graph) = nullptr;
 };
 
 /* Finds the runtime; returns the name of the first missing symbol, or an empty string. */
