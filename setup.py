@@ -74,6 +74,7 @@ setup(
     package_data={
         "": ["*.h", "*.pxd", "*.pyi", "*.cpp", "py.typed"],
         "fakegpu._core": ["include/*.h"],
+        "fakegpu.launch": ["programs/*"],
         "fakegpu.torchhost": ["hook/*.py", "kernels/*"],
     },
     ext_modules=cythonize(

@@ -18,6 +18,7 @@ PACKAGE = Path(__file__).resolve().parent.parent
 RUNTIME = "libfakegpu_rt.so"
 CUDA_LIBRARIES = ("libcudart.so.13", "libcuda.so.1", "libnvidia-ml.so.1")
 NCCL_LIBRARY = "libnccl.so.2"
+PROGRAMS = PACKAGE / "launch" / "programs"  # nvidia-smi
 HOOK = PACKAGE / "torchhost" / "hook"
 TORCH_TIMEOUT_MS = 600_000  # above torch's own time-outs for imports and rendezvous, so that those speak first
 
@@ -114,6 +115,8 @@ def child_environment(settings: Settings, base: Mapping[str, str]) -> dict[str, 
     if preload_names(settings):
         _prepend(environment, "LD_LIBRARY_PATH", [str(lib_dir(settings))])
     _prepend(environment, "PATH", _programs(environment.get("PATH", "")))
+    if settings.mode == "simulate":
+        _prepend(environment, "PATH", [str(PROGRAMS)])
     python_path = [] if _installed() else [str(PACKAGE.parent)]
     if settings.mode == "simulate":
         python_path.insert(0, str(HOOK))
