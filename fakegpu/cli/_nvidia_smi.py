@@ -197,7 +197,7 @@ def _table(nvml: Nvml, gpus: list[Gpu]) -> str:
         temperature = f"{FIELDS['temperature.gpu'](gpu)}C"
         used = f"{gpu.memory.used // MIB}MiB / {gpu.memory.total // MIB}MiB"
         out += [f"| {gpu.index:>3}  {gpu.name[:26]:<27}{persistence:>6}  | {gpu.bus_id:<16}{'Off':>6} | {0:>20} |",
-                f"| {'N/A':<4} {temperature:<6} {FIELDS['pstate'](gpu):<5} {power:>20} | {used:>22} | "
+                f"| {'N/A':<4} {temperature:<6} {FIELDS['pstate'](gpu):<5} {power:>21} | {used:>22} | "
                 f"{f'{gpu.utilization.gpu}%':>8}{'Default':>12} |", split]  # fmt: skip
     out += ["", line, f"| {'Processes:':<87} |", f"| {'GPU       PID   Type   Process name':<66}{'GPU Memory':>21} |",
             line.replace("-", "=")]  # fmt: skip
