@@ -136,11 +136,31 @@ def test_the_kubernetes_example_runs(tmp_path: Path) -> None:
     assert [node["ranks"] for node in report(path)["cluster"]["nodes"]] == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
-@pytest.mark.slow
-def test_srun_on_loopback(tmp_path: Path) -> None:
-    """Needs a Slurm that runs here (Debian: slurm-wlm, configured for this host)."""
+@pytest.fixture
+def srun() -> tuple[str, ...]:
+    """Needs a Slurm that runs here (Debian: slurmctld, slurmd, munge, configured for this host alone)."""
     if not shutil.which("srun") or subprocess.run(["sinfo", "-h"], capture_output=True, check=False).returncode:
         pytest.skip("no running Slurm on this machine")
+    return ("srun", "-n", "4", "--overcommit", "--export=ALL")
+
+
+@pytest.mark.slow
+def test_srun_below_fgpu(srun: tuple, tmp_path: Path) -> None:
     path = tmp_path / "report.json"
-    verdicts(run(*FGPU, "--quiet", "--report", str(path), "srun", "-n", "2", "--overcommit", *NCCL, folder=tmp_path), 2)
+    verdicts(run(*FGPU, "--quiet", "--report", str(path), *srun, *NCCL, folder=tmp_path))
     assert report(path)["cluster"]["node_count"] == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", [NCCL, DDP], ids=["nccl", "ddp"])
+def test_fgpu_below_srun(srun: tuple, tmp_path: Path, program: list[str]) -> None:
+    pytest.importorskip("torch")
+    with fakegpu.Coordinator("tcp") as coordinator:
+        verdicts(run(*srun, *FGPU, "--quiet", "--device-count", "4", "--coordinator-transport", "tcp", "--coordinator-addr",
+                     str(coordinator.address), *program, str(tmp_path / "meet"), folder=tmp_path))  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_coordinator_per_task_of_srun_is_refused(srun: tuple, tmp_path: Path) -> None:
+    done = run(*srun, *FGPU, *NCCL, folder=tmp_path)
+    assert done.returncode and "this fgpu is rank 3 of 4 below Slurm" in done.stderr
