@@ -12,6 +12,7 @@ import secrets
 from typing import TYPE_CHECKING
 
 from fakegpu._core import wire
+from fakegpu.cluster import HOST_LABELS
 from fakegpu.dtypes import KIND_LABELS, POINT_TO_POINT, SIZES, Kind
 from fakegpu.errors import Status, error_for
 from fakegpu.formation import carry_out
@@ -45,7 +46,7 @@ def hello(registry: Registry, process: Process, frame, body, now: int) -> None:
     process.introduce(body, (body.timeout_ms or _NO_TIMEOUT_MS) * _MS)
     if body.role == wire.ROLE_RANK:
         if process.node < 0:  # its launcher does not number nodes: each host is one
-            process.node = registry.hosts.setdefault(process.host, len(registry.hosts))
+            process.node = registry.hosts.setdefault(process.host, HOST_LABELS + len(registry.hosts))
         _check_world(registry, body)
     if registry.token:
         process.state, process.challenge = "challenged", secrets.token_bytes(32)

@@ -92,6 +92,8 @@ VARIABLES: tuple[Variable, ...] = (
        "the coordinator's absolute socket path or host:port"),
     _V("COORDINATOR_TIMEOUT_MS", "timeout_ms", "--timeout-ms", "int", 1000,
        "a rank's rendezvous and operation time-out; fgpu sets 600000 for the coordinator it starts", minimum=1),
+    _V("ADVERTISE", "advertise", "--advertise", "text", "", "name or address of this host by which ranks on other hosts "
+       "reach the coordinator that fgpu starts; it then listens on every address and wants a token"),
     _V("SESSION", "session", "--session", "text", "", "ranks of different sessions never meet"),
     _V("TOKEN", "token", None, "text", "", "secret shared by coordinator and ranks"),
     _V("TOKEN_FILE", "token_file", "--token-file", "path", None, "file that holds the shared secret"),

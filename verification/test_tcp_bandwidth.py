@@ -160,7 +160,7 @@ def mismatches(folder: Path) -> None:
     """Both sides must name what differs."""
     base = {"--session": "check", "--size": "1MiB", "--iterations": "5", "--timeout": "5"}
     with coordinator(folder) as address:
-        for flag, value in (("--size", "2MiB"), ("--iterations", "6"), ("--session", "other")):
+        for flag, value in (("--size", "2MiB"), ("--iterations", "6"), ("--session", "other"), ("--world-size", "3")):
             sides = [base, base | {flag: value}]
             processes = [
                 start(

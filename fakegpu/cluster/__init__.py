@@ -115,18 +115,22 @@ class ClusterSpec:
     def from_placement(
         cls, node_of_rank: Sequence[int], gpus: Sequence[str] = (DEFAULT_PROFILE,), name: str = "default"
     ) -> ClusterSpec:
-        """A cluster in which rank r runs on node node_of_rank[r] (any labels; -1 counts as 0)."""
+        """A cluster in which rank r runs on node node_of_rank[r]: a launcher's numbers, -1 counts as 0, in their order;
+        labels from HOST_LABELS on stand for hosts, in the order of their lowest ranks.
+        """
         places: dict[int, list[int]] = {}
         for rank, node in enumerate(node_of_rank):
             places.setdefault(max(node, 0), []).append(rank)
+        ordered = sorted(places.items(), key=lambda item: (min(item[0], HOST_LABELS), item[1][0]))
         specs = [
             NodeSpec(f"node{i}", "127.0.0.1", tuple(ranks), tuple(gpus[k % len(gpus)] for k in range(len(ranks))))
-            for i, (_, ranks) in enumerate(sorted(places.items()))
+            for i, (_, ranks) in enumerate(ordered)
         ]
         nics = max((len(spec.ranks) for spec in specs), default=1)  # one per GPU, as in the makers' own systems
         return cls(name, tuple(specs), default_intra_node(gpus[0]), attrs.evolve(DEFAULT_INTER_NODE, nics=nics))
 
 
+HOST_LABELS = 1 << 20  # above any launcher's node number
 DEFAULT_INTER_NODE = Fabric("infiniband", 200.0, 6.0)
 # One protocol step, as calibrated (data/timing/constants.yaml).
 _STEP_US = {"volta": 1.0, "ampere": 0.918, "hopper": 0.8187, "blackwell": 1.299, "pcie": 1.439}

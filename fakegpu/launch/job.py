@@ -44,7 +44,7 @@ def run(command: list[str], settings: Settings) -> int:
         settings = default_timeout(settings)
         if settings.dist_mode != "simulate":
             return _run_alone(command, settings)
-        if settings.coordinator_addr:
+        if settings.coordinator_addr and not settings.advertise:
             return _run_with_given(command, settings)
         return _run_with_private(command, settings)
     except CommandError as error:
@@ -93,8 +93,9 @@ def _refuse_below_launcher() -> None:
 
 def _run_with_private(command: list[str], settings: Settings) -> int:
     _refuse_below_launcher()
-    from fakegpu.launch.private import PrivateCoordinator
+    from fakegpu.launch.private import PrivateCoordinator, advertised
 
+    settings = advertised(settings)
     private = PrivateCoordinator(settings)
     process = Process(_find(command, private.settings), command)
     try:

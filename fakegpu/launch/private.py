@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import shutil
+import socket
 import sys
 import tempfile
 from pathlib import Path
@@ -148,6 +150,29 @@ def coordinator_options(settings: Settings) -> dict:
     }
 
 
+def advertised(settings: Settings) -> Settings:
+    """With --advertise: TCP and a secret that only this job's ranks know; checks the name."""
+    if not settings.advertise:
+        return settings
+    if settings.coordinator_addr:
+        raise SettingsError(
+            f"--advertise {settings.advertise} with --coordinator-addr {settings.coordinator_addr}: only the coordinator "
+            "that fgpu starts itself can be advertised",
+            "leave one of the two out",
+        )
+    _everywhere(settings.advertise)
+    return settings.override(coordinator_transport="tcp", token=settings.secret() or secrets.token_hex(16))
+
+
+def _everywhere(host: str) -> str:
+    """Where to listen so that `host` reaches it: every address of the family that the name stands for."""
+    try:
+        family = socket.getaddrinfo(host.strip("[]"), None, type=socket.SOCK_STREAM)[0][0]
+    except OSError as error:
+        raise SettingsError(f"--advertise {host}: {error.strerror}", "give a name or address of this host") from None
+    return "[::]:0" if family == socket.AF_INET6 else "0.0.0.0:0"
+
+
 class PrivateCoordinator:
     """A context: listens from `__enter__` on; `settings` are then what the ranks need; `stop` tells what happened."""
 
@@ -177,7 +202,7 @@ class PrivateCoordinator:
         options = coordinator_options(asked)
         self._folder = tempfile.mkdtemp(prefix="fakegpu-")  # 0700
         options.setdefault("report", str(Path(self._folder) / "report.json"))
-        address = asked.coordinator_addr
+        address = _everywhere(asked.advertise) if asked.advertise else asked.coordinator_addr
         if not address and asked.coordinator_transport == "unix":
             address = str(Path(self._folder) / "coordinator")
         hooks = Hooks(
@@ -192,8 +217,11 @@ class PrivateCoordinator:
             raise
         if self._coordinator.exposed:
             print("fakegpu: " + EXPOSED % self._coordinator.address, file=sys.stderr, flush=True)
+        address = self._coordinator.address
+        if asked.advertise:
+            address = str(Address("tcp", host=asked.advertise.strip("[]"), port=int(address.rpartition(":")[2])))
         self.settings = self.settings.override(
-            coordinator_addr=self._coordinator.address, coordinator_transport=asked.coordinator_transport
+            coordinator_addr=address, coordinator_transport=asked.coordinator_transport, advertise=""
         )
 
     def __exit__(self, *_exc: object) -> None:

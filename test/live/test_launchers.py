@@ -104,6 +104,27 @@ def test_two_torchrun_nodes_on_one_machine(rendezvous: str, tmp_path: Path) -> N
     assert [node["ranks"] for node in report(path)["cluster"]["nodes"]] == [[0, 1], [2, 3]]
 
 
+ADVERTISED = "for r in 0 1; do RANK=$r WORLD_SIZE=2 {} {} & done; wait; echo $FAKEGPU_COORDINATOR_ADDR [$FAKEGPU_ADVERTISE]"
+
+
+@pytest.mark.parametrize("host, shown", [("localhost", "localhost"), ("127.0.0.1", "127.0.0.1"), ("::1", "[::1]")])
+def test_an_advertised_coordinator_is_reached_by_its_name(tmp_path: Path, host: str, shown: str) -> None:
+    done = run(*FGPU, "--quiet", "--advertise", host, "sh", "-c", ADVERTISED.format(*NCCL), folder=tmp_path)
+    verdicts(done, 2)
+    assert re.search(rf"^{re.escape(shown)}:\d+ \[\]$", done.stdout, re.MULTILINE)
+    assert done.stderr == ""  # no warning about strangers: there is a token
+
+
+@pytest.mark.parametrize(
+    "flags, text",
+    [(("no such host",), "--advertise no such host:"), (("here", "--coordinator-addr", "/tmp/x"), "leave one of the two out")],
+    ids=["unknown", "given"],
+)
+def test_a_wrong_advertise_is_refused(tmp_path: Path, flags: tuple, text: str) -> None:
+    done = run(*FGPU, "--advertise", *flags, "true", folder=tmp_path)
+    assert done.returncode == 2 and text in done.stderr
+
+
 def test_a_plain_shell_sets_the_variables(tmp_path: Path) -> None:
     """What the README shows: two shells, a coordinator, RANK and WORLD_SIZE."""
     with fakegpu.Coordinator("tcp") as coordinator:

@@ -5,6 +5,7 @@
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 import time
@@ -106,3 +107,22 @@ def test_bandwidth_between_two_hosts(world, tmp_path: Path, family: str) -> None
     pair = document["node_pairs"][0]
     assert pair["a_to_b"]["total_bytes"] and pair["b_to_a"]["total_bytes"]
     assert [row["timeouts"] for row in document["ranks"]] == [0, 0]
+
+
+def test_hosts_are_nodes_and_reach_an_advertised_coordinator(world, tmp_path: Path) -> None:
+    """What mpirun does over several hosts: no node numbers, fgpu in front of the launcher, its coordinator advertised."""
+    program = f"{sys.executable} test/programs/launched_nccl.py"
+    ranks = []
+    for rank in range(4):
+        name = NAMES[rank // 2]
+        variables = f"OMPI_COMM_WORLD_RANK={rank} OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK={rank % 2}"
+        inner = f"hostname {name}; {variables} OMPI_COMM_WORLD_NODE_RANK={rank % 2} {program}"
+        ranks.append(" ".join(world.inside(name, "unshare", "--uts", "sh", "-c", shlex.quote(inner))) + " &")
+    report = tmp_path / "report.json"
+    fgpu = [sys.executable, "-m", "fakegpu", "--quiet", "--report", str(report), "--advertise", world.gateway]
+    done = subprocess.run([*fgpu, "sh", "-c", " ".join([*ranks, "wait"])], cwd=hosts.ROOT, capture_output=True, text=True,
+                          timeout=100, check=False)  # fmt: skip
+    assert sorted(re.findall(r"rank (\d) of 4: OK", done.stdout)) == list("0123"), done.stdout + done.stderr
+    document = json.loads(report.read_text(encoding="utf-8"))
+    assert [node["ranks"] for node in document["cluster"]["nodes"]] == [[0, 1], [2, 3]]
+    assert [row["host"] for row in document["ranks"]] == ["alpha", "alpha", "beta", "beta"]

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 from fakegpu import cluster
-from fakegpu.cluster import ClusterError, ClusterSpec
+from fakegpu.cluster import HOST_LABELS, ClusterError, ClusterSpec
 
 DATA = Path(__file__).resolve().parents[2] / "verification" / "data"
 
@@ -37,6 +37,8 @@ def test_placement_of_the_first_world():
     spec = ClusterSpec.from_placement([7, 3, 7, 3])
     assert [node.ranks for node in spec.nodes] == [(1, 3), (0, 2)]
     assert ClusterSpec.from_placement([-1, -1]).node_count == 1
+    hosts = ClusterSpec.from_placement([HOST_LABELS + 1, HOST_LABELS + 1, HOST_LABELS])
+    assert [node.ranks for node in hosts.nodes] == [(0, 1), (2,)]
 
 
 def test_one_node_needs_no_inter_node_fabric(tmp_path):
