@@ -27,12 +27,20 @@ def unavailable() -> str:
     return ""
 
 
+def place(source: str, target: str) -> None:
+    """A hard link, or a copy where the folders are on different file systems."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+
+
 def checkout(folder: Path) -> Path:
     """A clone of this repository's commit, with what is built here beside it."""
     subprocess.run(["git", "clone", "-q", "--shared", str(ROOT), str(folder)], check=True)
-    shutil.copytree(ROOT / "fakegpu" / "lib", folder / "fakegpu" / "lib", copy_function=os.link)
+    shutil.copytree(ROOT / "fakegpu" / "lib", folder / "fakegpu" / "lib", copy_function=place)
     for built in (ROOT / "fakegpu" / "_core").glob("*.so"):
-        os.link(built, folder / "fakegpu" / "_core" / built.name)
+        place(built, folder / "fakegpu" / "_core" / built.name)
     (folder / "build").mkdir()
     if (ROOT / "build" / "torchhost").exists():
         (folder / "build" / "torchhost").symlink_to(ROOT / "build" / "torchhost")
