@@ -144,6 +144,7 @@ VARIABLES: tuple[Variable, ...] = (
     _V("REAL_NCCL_PATH", "real_nccl_path", None, "path", None, "the real libnccl.so.2, for proxy and passthrough"),
     _V("REAL_CUDART_PATH", "real_cudart_path", None, "path", None, "the real libcudart, for hybrid and passthrough"),
     _V("LIB_DIR", "lib_dir", "--lib-dir", "path", None, "folder of the preloaded libraries"),
+    _V("DEVICE_LEDGER", "device_ledger", None, "path", None, "ledger of device memory of the job; set by fgpu"),
     _V("LIBPYTHON", "libpython", None, "path", None, "libpython for programs that are not Python; set by fgpu"),
     _V("PYTHON", "python", None, "path", None, "interpreter that belongs to it; set by fgpu"),
     _V("VERBOSE", "verbose", "--verbose", "bool", False, "more on stderr, tracebacks included"),

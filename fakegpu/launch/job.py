@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 UNHANDLED = 3  # exit status: the command exited 0, yet a communication error went unhandled
 MAX_FAILURES_SHOWN = 5
+LEDGER_BYTES = 2 << 20  # about 4,000 processes (interposer/runtime/ledger.c); sparse
 
 
 class TorchWithoutCuda(FakeGPUError):
@@ -35,13 +36,22 @@ def say(text: str) -> None:
     print(f"fakegpu: {text}", file=sys.stderr, flush=True)
 
 
+def device_ledger(settings: Settings) -> Settings:
+    """Settings with a ledger of device memory for all processes of the job; it is nameless and ends with the launcher."""
+    if settings.mode != "simulate":
+        return settings
+    ledger = os.memfd_create("fakegpu-ledger")
+    os.truncate(ledger, LEDGER_BYTES)
+    return settings.override(device_ledger=f"/proc/{os.getpid()}/fd/{ledger}")
+
+
 def run(command: list[str], settings: Settings) -> int:
     """Run the command; the exit status that fgpu ends with."""
     try:
         check_pair(settings)
         refuse_unbuilt(settings)
         faults.check_variables(settings.fault_rank, settings.fault_seqno, settings.fault_operation)
-        settings = default_timeout(settings)
+        settings = device_ledger(default_timeout(settings))
         if settings.dist_mode != "simulate":
             return _run_alone(command, settings)
         if settings.coordinator_addr and not settings.advertise:

@@ -5,19 +5,13 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #define IDLE_CELSIUS 30u
 #define IDLE_POWER_DIVISOR 10u
 
 static void usage(nvmlDevice_t device, unsigned long long *used, unsigned long long *total) {
-    const fg_profile_t *profile = fg_nvml_profile(device);
-    uint64_t mine = 0, limit = profile->memory_bytes;
-    int visible = fg_rt_physical_visible(fg_nvml_index(device));
-    if (visible >= 0 && fg_rt_memory_usage(visible, &mine, &limit))
-        mine = 0;
-    *used = mine;
-    *total = profile->memory_bytes;
+    *used = fg_rt_physical_usage(fg_nvml_index(device));
+    *total = fg_nvml_profile(device)->memory_bytes;
 }
 
 FG_EXPORT nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *name, unsigned length) {
@@ -224,16 +218,17 @@ FG_EXPORT nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned *curre
 /* The calling process, once it holds memory of the device; other processes are not known here. */
 FG_EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_t *infos) {
     FG_DEVICE(device, count);
-    unsigned long long used, total;
-    usage(device, &used, &total);
-    unsigned found = used ? 1 : 0, room = *count;
-    *count = found;
-    if (found > room)
+    (void)profile;
+    fg_process_t held[MOST_PROCESSES];
+    int found = fg_rt_memory_processes(fg_nvml_index(device), held, MOST_PROCESSES);
+    unsigned room = *count, given = found > MOST_PROCESSES ? MOST_PROCESSES : (unsigned)found;
+    *count = given;
+    if (given > room)
         return NVML_ERROR_INSUFFICIENT_SIZE;
-    if (found && !infos)
+    if (given && !infos)
         return NVML_ERROR_INVALID_ARGUMENT;
-    if (found)
-        infos[0] = (nvmlProcessInfo_t){(unsigned)getpid(), used, ~0u, ~0u};
+    for (unsigned i = 0; i < given; i++)
+        infos[i] = (nvmlProcessInfo_t){held[i].pid, held[i].used, ~0u, ~0u};
     return NVML_SUCCESS;
 }
 

@@ -12,16 +12,18 @@ nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsign
 typedef struct process_v1 { unsigned pid; unsigned long long used; } process_v1_t;
 
 FG_EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t device, unsigned *count, process_v1_t *infos) {
-    nvmlProcessInfo_t own;
-    unsigned found = 1, room = count ? *count : 0;
-    nvmlReturn_t result = nvmlDeviceGetComputeRunningProcesses_v3(device, count ? &found : NULL, &own);
+    nvmlProcessInfo_t held[MOST_PROCESSES];
+    unsigned found = MOST_PROCESSES, room = count ? *count : 0;
+    nvmlReturn_t result = nvmlDeviceGetComputeRunningProcesses_v3(device, count ? &found : NULL, held);
     if (result)
         return result;
     *count = found;
     if (found > room)
         return NVML_ERROR_INSUFFICIENT_SIZE;
-    if (found)
-        *infos = (process_v1_t){own.pid, own.used_gpu_memory};
+    if (found && !infos)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    for (unsigned i = 0; i < found; i++)
+        infos[i] = (process_v1_t){held[i].pid, held[i].used_gpu_memory};
     return NVML_SUCCESS;
 }
 

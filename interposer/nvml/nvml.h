@@ -4,6 +4,7 @@
 #include "fg_cuda.h"
 #include "nvml_abi.h"
 
+#define MOST_PROCESSES 256 /* listed for one device */
 #define FG_EXPORT __attribute__((visibility("default")))
 
 nvmlReturn_t fg_nvml_ready(void);                     /* NVML_SUCCESS between nvmlInit and the last nvmlShutdown */

@@ -175,6 +175,7 @@ static void parse(void) {
     private_config.profile = text_of("FAKEGPU_PROFILE", NULL);
     private_config.profiles = text_of("FAKEGPU_PROFILES", NULL);
     private_config.device_count_set = text_of("FAKEGPU_DEVICE_COUNT", NULL) != NULL;
+    private_config.device_ledger = text_of("FAKEGPU_DEVICE_LEDGER", NULL);
     private_config.visible_devices = getenv("CUDA_VISIBLE_DEVICES"); /* empty is not the same as not set */
     private_config.guard = word_of("FAKEGPU_OOM_POLICY", policies, 0) == 0;
     parse_coordinator();

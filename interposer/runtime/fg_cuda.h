@@ -143,6 +143,12 @@ FG_RT_API int fg_rt_kernel_add(const void *host_function, const char *name); /* 
 FG_RT_API const char *fg_rt_kernel_name(const void *host_function); /* NULL = not registered */
 FG_RT_API int fg_rt_kernel_launch(const fg_launch_t *launch); /* FG_CUDA(98) and its name when nobody registered for it */
 
+/* ---- ledger.c ---- */
+typedef struct fg_process { uint32_t pid; uint64_t used; } fg_process_t;
+/* processes of the job that hold memory of a physical device: how many; the first `room` of them are written */
+FG_RT_API int fg_rt_memory_processes(int physical, fg_process_t *out, int room);
+FG_RT_API uint64_t fg_rt_physical_usage(int physical); /* bytes in use, all processes together */
+
 /* ---- pool.c ---- */
 typedef struct fg_pool fg_pool_t;
 #define FG_POOL_ATTRIBUTES 9

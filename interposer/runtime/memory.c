@@ -7,6 +7,7 @@
 #include "config.h"
 #include "device.h"
 #include "fork.h"
+#include "ledger.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -74,11 +75,10 @@ int fg_memory_charge(int device, int64_t bytes) {
     uint64_t limit = fg_rt_device_profile(device)->memory_bytes;
     if (bytes > 0 && fg_fault_allocation(device, (uint64_t)bytes))
         return fg_rt_set_error(FG_OUT_OF_MEMORY, "device %d: %lld bytes wanted: injected fault", device, (long long)bytes);
-    if (bytes > 0 && (uint64_t)bytes > limit - used[device])
-        return fg_rt_set_error(FG_OUT_OF_MEMORY, "device %d: %lld bytes wanted, %llu of %llu in use", device,
-                               (long long)bytes, (unsigned long long)used[device], (unsigned long long)limit);
-    used[device] += (uint64_t)bytes;
-    return FG_OK;
+    int status = fg_ledger_charge(fg_rt_device_physical(device), bytes, used[device], limit);
+    if (!status)
+        used[device] += (uint64_t)bytes;
+    return status;
 }
 
 int fg_rt_memory_account(int device, int64_t bytes) {
@@ -294,7 +294,9 @@ int fg_rt_memory_usage(int device, uint64_t *in_use, uint64_t *total) {
     if (status)
         return status;
     fg_memory_lock();
-    *in_use = used[device];
+    *in_use = used[device] + fg_ledger_others(fg_rt_device_physical(device));
+    if (*in_use > profile->memory_bytes) /* the others moved memory between two looks */
+        *in_use = profile->memory_bytes;
     fg_memory_unlock();
     *total = profile->memory_bytes;
     return FG_OK;
