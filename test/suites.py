@@ -67,6 +67,9 @@ SUITES: dict[str, tuple[str, list[list[str]]]] = {
     ),
     "bench": ("the benchmarks with their floors", [script("verification/benchmarks/run.py")]),
     "distributed_resilience": ("faults: dead ranks, mismatches, time-outs", [pytest("-m", "resilience", "test")]),
+    "chaos": ("500 random failures, fixed seed (minutes)", [script("verification/chaos.py")]),
+    "fuzz-wire": ("a million broken frames (minutes)", [script("verification/fuzz_wire.py")]),
+    "soak": ("200,000 operations, then hostile peers", [script("verification/soak.py")]),
     "gpu": ("checks that need a real GPU", [script("verification/check_gpu.py")]),
 }
 

@@ -12,6 +12,7 @@
 
 #define PIECE (256u << 10) /* read under a communicator's lock at a time */
 #define MAX_PARTS 34
+#define HEADS 2 /* parts before the payload: the frame's header and the body's fixed head */
 
 static const uint8_t filler[65536];
 
@@ -48,6 +49,7 @@ static int send_filler(int fd, size_t bytes) {
 
 static int send_all(int fd, struct iovec *parts, int nparts, fg_comm_t *comm) {
     int first = 0;
+    bool begun = false;
     for (;;) {
         while (first < nparts && parts[first].iov_len == 0) {
             first++;
@@ -55,14 +57,19 @@ static int send_all(int fd, struct iovec *parts, int nparts, fg_comm_t *comm) {
         if (first == nparts) {
             return FG_OK;
         }
-        if (comm && fg_comm_broken(comm)) {
+        bool broken = comm && fg_comm_broken(comm);
+        if (broken && !begun) {
+            return FG_OK; /* nothing of the frame has left: nobody misses it */
+        }
+        if (broken && first >= HEADS) {
             size_t left = 0;
             for (int i = first; i < nparts; i++) {
                 left += parts[i].iov_len;
             }
             return send_filler(fd, left);
         }
-        struct msghdr message = {.msg_iov = parts + first, .msg_iovlen = (size_t)(nparts - first)};
+        int end = broken && nparts > HEADS ? HEADS : nparts; /* heads are never filler: they say how much follows */
+        struct msghdr message = {.msg_iov = parts + first, .msg_iovlen = (size_t)(end - first)};
         ssize_t sent = sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (sent < 0 && errno == EAGAIN) {
             if (wait_for(fd, POLLOUT, 100) < 0) {
@@ -71,6 +78,7 @@ static int send_all(int fd, struct iovec *parts, int nparts, fg_comm_t *comm) {
         } else if (sent < 0 && errno != EINTR) {
             return FG_COORDINATOR_LOST;
         } else if (sent > 0) {
+            begun = true;
             first += advance(parts + first, nparts - first, (size_t)sent);
         }
     }
