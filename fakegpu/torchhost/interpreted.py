@@ -8,6 +8,10 @@ first configuration, since times mean nothing here. Installed by loader.py.
 import functools
 import os
 
+from fakegpu.torchhost import libdevice
+from fakegpu.torchhost.notice import say_once
+
+NOTICE = "Triton kernels run in Triton's interpreter on fake devices: right, and slow"
 TRACED = ("fakegpu: a Triton kernel is traced into a graph that cannot hold an interpreted launch; "
           "make it a torch.library.custom_op or triton_op")
 
@@ -19,6 +23,8 @@ def install(torch, after_import) -> None:
     torch.library.wrap_triton = lambda kernel: kernel  # a plain launch, inside an operator that nobody looks into
     after_import("triton.runtime.interpreter", _patch_interpreter)
     after_import("triton", _patch_autotune)
+    for name in ("triton.language.extra.libdevice", "triton.language.extra.cuda.libdevice"):
+        after_import(name, libdevice.patch)
 
 
 def _opaque_triton_op(name, fn=None, /, *, mutates_args, schema=None):
@@ -46,8 +52,21 @@ def _patch_interpreter(module) -> None:
         values = [*args, *kwargs.values()]
         if any(isinstance(value, FunctionalTensor) for value in values) or get_proxy_mode() is not None:
             raise NotImplementedError(TRACED)
-        return None if any(isinstance(value, FakeTensor) for value in values) else launch(self, *args, **kwargs)
+        if any(isinstance(value, FakeTensor) for value in values):
+            return None
+        say_once(NOTICE)
+        return launch(self, *args, **kwargs)
 
+    convert = module._implicit_cvt
+
+    def convert_floats_too(argument):
+        """A number that a compiled kernel gets as a float32 value has that value's methods here, too."""
+        if not isinstance(argument, float):
+            return convert(argument)
+        handle = module.TensorHandle(module.np.array([argument], dtype=module.np.float32), module.tl.float32)
+        return module.tl.tensor(handle, module.tl.float32)
+
+    module._implicit_cvt = convert_floats_too
     module.GridExecutor.__call__ = launch_unless_fake
     function = module.InterpretedFunction
     function.run = _not_traced(torch, function.run)

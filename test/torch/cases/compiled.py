@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 import triton
 import triton.language as tl
+from triton.language.extra import libdevice
 
 
 def function(x, w):
@@ -143,5 +144,35 @@ def case_a_traced_triton_launch_is_refused():
         make_fx(add)(x, y)
     except NotImplementedError as error:
         assert "Triton kernel is traced" in str(error)
+    else:
+        raise AssertionError("not refused")
+
+
+@triton.jit
+def normalize_kernel(x, out, epsilon, count: tl.constexpr):
+    row = tl.program_id(0) * count + tl.arange(0, count)
+    values = tl.load(x + row)
+    scale = libdevice.rsqrt(tl.sum(values * values, axis=0) / count + epsilon.to(tl.float32))
+    tl.store(out + row, libdevice.tanh(values * scale))
+
+
+@triton.jit
+def bits_kernel(x, out):
+    tl.store(out, libdevice.popc(tl.load(x)))
+
+
+def case_triton_kernels_with_libdevice_and_a_float_argument():
+    x = torch.randn(5, 64, device="cuda")
+    out = torch.empty_like(x)
+    normalize_kernel[(5,)](x, out, 1e-5, count=64)
+    torch.testing.assert_close(out, torch.tanh(F.rms_norm(x, (64,), eps=1e-5)))
+
+
+def case_a_libdevice_function_without_a_counterpart_is_refused():
+    x = torch.ones(1, dtype=torch.int32, device="cuda")
+    try:
+        bits_kernel[(1,)](x, x)
+    except Exception as error:  # the interpreter wraps it
+        assert "libdevice's popc does not run" in str(error)
     else:
         raise AssertionError("not refused")
