@@ -42,3 +42,12 @@ def test_a_stale_unique_id_is_refused_by_name_at_once(tmp_path) -> None:
     assert job.status != 0 and job.ok("generation 1 from step 3") == [], job.output
     assert re.search("the unique id (was used before|belongs to another job generation)", job.output), job.output
     assert time.monotonic() - started < 120
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("who", ["all", "first"])
+def test_meshes_end_cleanly_or_are_reported(who, tmp_path) -> None:
+    """Sums along a flat and a square mesh; then every rank destroys its groups, or rank 0 alone: nobody waits for ever."""
+    job = torchrun("mesh.py", 4, tmp_path, who, seconds=120).succeeded()
+    assert job.ok("meshes") == job.ok("end") == [0, 1, 2, 3]
+    assert not job.report["resilience"]["failure_count"], job.failures()
