@@ -201,7 +201,7 @@ def _table(nvml: Nvml, gpus: list[Gpu]) -> str:
                 f"{f'{gpu.utilization.gpu}%':>8}{'Default':>12} |", split]  # fmt: skip
     out += ["", line, f"| {'Processes:':<87} |", f"| {'GPU       PID   Type   Process name':<66}{'GPU Memory':>21} |",
             line.replace("-", "=")]  # fmt: skip
-    rows = [f"| {gpu.index:>3}  {pid:>8}      C   {_process_name(pid)[-45:]:<46}{_mib(used):>21} |"
+    rows = [f"| {gpu.index:>3}  {pid:>8}      C   {_process_name(pid)[-42:]:<43}{_mib(used):>21} |"
             for gpu in gpus for pid, used in gpu.processes()]  # fmt: skip
     return "\n".join([*out, *(rows or [f"| {'No running processes found':<87} |"]), line])
 

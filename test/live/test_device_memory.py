@@ -122,3 +122,15 @@ assert [child.wait() for child in children] == [0] * 4
 print(sum(counts))
 """)
     assert text.split() == ["80"]
+
+
+def test_nvidia_smi_lists_the_process_that_holds_memory() -> None:
+    text = job("""
+Cuda().malloc(10 * GIB)
+print(os.getpid(), flush=True)
+subprocess.run(["nvidia-smi"], check=True)
+""")
+    pid, *table = text.splitlines()
+    assert "10240MiB / 81920MiB" in text
+    assert [line for line in table if f" {pid} " in line and line.endswith(" 10240 MiB |")]
+    assert {len(line) for line in table if line.startswith(("|", "+"))} == {91}
