@@ -23,6 +23,7 @@ def install(torch, after_import) -> None:
     wrapper.__call__ = call
     after_import("torch._inductor.compile_fx", _patch_compile_fx)
     after_import("torch.fx.passes.regional_inductor", _patch_regions)
+    after_import("torch._higher_order_ops.flex_attention", _patch_flex_attention)
 
 
 def _patch_compile_fx(module) -> None:
@@ -52,6 +53,21 @@ def _patch_regions(module) -> None:
         return gm
 
     module._compile_submod = eager_or_compile
+
+
+def _patch_flex_attention(module) -> None:
+    """FlexAttention's eager form makes its constants on the host; a stream that captures takes no such copy."""
+    import torch
+
+    class Torch:
+        def __getattr__(self, name):
+            return getattr(torch, name)
+
+        @staticmethod
+        def tensor(value, dtype=None, device=None):
+            return torch.full((), value, dtype=dtype, device=device)
+
+    module.torch = Torch()
 
 
 def _eager(model):
