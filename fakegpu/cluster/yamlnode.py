@@ -152,8 +152,8 @@ def load_section(path: str | Path) -> Section:
 
 
 def parse_section(text: str, source: str) -> Section:
-    loader = yaml.SafeLoader(text)
     try:
+        loader = yaml.SafeLoader(text)  # refuses control characters already here
         node = loader.get_single_node()
     except (yaml.YAMLError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)

@@ -62,3 +62,11 @@ def test_a_tag_cannot_run_code(tmp_path):
     path.write_text("version: !!python/object/apply:os.system ['true']\n")
     with pytest.raises(ClusterError):
         cluster.load(path)
+
+
+def test_a_control_character_is_refused_in_one_line(tmp_path):
+    path = tmp_path / "cluster.yaml"
+    path.write_text("version: 1\ncluster: {name: a\x00b}\n")
+    with pytest.raises(cluster.ClusterError) as caught:
+        cluster.load(path)
+    assert "not valid YAML" in str(caught.value) and "\n" not in str(caught.value)
