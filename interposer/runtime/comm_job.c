@@ -6,6 +6,7 @@
  */
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include "fault.h"
 #include "comm.h"
 
@@ -269,6 +270,14 @@ static void drop_blocks(fg_comm_t *comm, fg_job_t *job) {
     }
 }
 
+/* A dead peer's memory cannot be mapped any more: the coordinator is about to say who died, which tells more. */
+static void await_verdict(fg_comm_t *comm) {
+    struct timespec step = {.tv_nsec = 10000000};
+    for (int i = 0; i < 100 && !fg_comm_broken(comm); i++) {
+        nanosleep(&step, NULL);
+    }
+}
+
 int fg_rt_job_run(fg_job_t *job, fg_comm_t **cut) {
     fg_comm_t *comm = job->comm;
     int status = FG_OK;
@@ -276,6 +285,9 @@ int fg_rt_job_run(fg_job_t *job, fg_comm_t **cut) {
     if (take_turn(comm, job)) {
         status = run_tasks(comm, job);
         if (status) { /* a local failure must reach the peers; the coordinator's own error came first otherwise */
+            if (status == FG_SYSTEM && comm->shm) {
+                await_verdict(comm);
+            }
             fg_comm_give_up(comm, status, fg_rt_last_error());
             fg_shm_settle(comm, 2000);
         }
