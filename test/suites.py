@@ -61,6 +61,7 @@ SUITES: dict[str, tuple[str, list[list[str]]]] = {
         "DDP, FSDP, tensor, context and pipeline parallelism on 2, 4 and 8 ranks against one process (long)",
         [script("test/torch_parallel/run.py")],
     ),
+    "fuzz": ("5,000 random NCCL programs on 2 to 8 ranks (long)", [script("verification/run_fuzz.py")]),
     "sanitize": (
         "core and native tests under address and undefined-behaviour sanitizers (long)",
         [script("verification/run_sanitized.py")],
