@@ -50,7 +50,7 @@ class Communicator:
     """State of one communicator; see the module's text."""
 
     __slots__ = (
-        "_open", "_seq", "deadline", "failure", "finalized", "global_ranks", "halves", "id", "last", "left",
+        "_flushed", "_open", "_seq", "deadline", "failure", "finalized", "global_ranks", "halves", "id", "last", "left",
         "max_outstanding", "members", "name", "nranks", "pending", "revoked", "running", "shm", "signals",
         "wait_ns",
     )  # fmt: skip
@@ -72,7 +72,8 @@ class Communicator:
         self.max_outstanding = _MAX_SHM_OUTSTANDING if shm else _MAX_OUTSTANDING
         self._open = [0] * self.nranks  # collectives of each rank that it is not done with
         self.last: list = [None] * self.nranks
-        self.finalized: dict[int, tuple[int, int]] = {}  # rank: (request, deadline)
+        self.finalized: dict[int, tuple[int, int]] = {}  # rank: (request, deadline), until it is answered
+        self._flushed: set[int] = set()  # ranks that were answered
 
     # ---- operations ----
 
@@ -243,9 +244,18 @@ class Communicator:
         return effects
 
     def _settle_finalize(self, effects: list) -> None:
-        if self.finalized and len(self.finalized.keys() | self.left.keys()) == self.nranks:
+        """Answer when every process has finalized one of its ranks: a thread may finalize its devices one by one."""
+        said = self.finalized.keys() | self.left.keys() | self._flushed
+        processes = {self._process(rank) for rank in said}
+        if self.finalized and all(self._process(rank) in processes for rank in range(self.nranks)):
             effects += [(REPLY, rank, request, Status.OK, "") for rank, (request, _) in self.finalized.items()]
+            self._flushed.update(self.finalized)
             self.finalized.clear()
+
+    def _process(self, rank: int):
+        """What tells whether two ranks live in one process; a rank that is gone counts for itself."""
+        member = self.members[rank]
+        return rank if member is None else member.process
 
     def leave(self, rank: int, how: str) -> list:
         """A rank destroyed its handle or ended in order; an error for the others if they still need it."""

@@ -12,10 +12,11 @@ import os
 import socket
 import stat
 import struct
+import tempfile
 import time
 
 from fakegpu.errors import FakeGPUError, NoCoordinatorError, SettingsError
-from fakegpu.settings import Address, parse_address
+from fakegpu.settings import SOCKET_PATH_BYTES, Address, parse_address
 from fakegpu.tls import TlsSocket, client_context
 
 _BUFFER_BYTES = 1 << 20
@@ -193,3 +194,12 @@ def remove(address: Address) -> None:
             pass
         except OSError as error:
             raise FakeGPUError(f"cannot remove {address}: {error.strerror}") from None
+
+
+def private_folder(socket: str) -> str:
+    """A new folder (0700) whose path leaves room for a socket's name; TMPDIR may lie too deep for one."""
+    folder = tempfile.mkdtemp(prefix="fakegpu-")
+    if len(os.fsencode(folder)) + 1 + len(socket) > SOCKET_PATH_BYTES:
+        os.rmdir(folder)
+        folder = tempfile.mkdtemp(prefix="fakegpu-", dir="/tmp")
+    return folder

@@ -13,7 +13,6 @@ import logging
 import os
 import shutil
 import signal
-import tempfile
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -196,7 +195,7 @@ class Coordinator:
         raise_descriptor_limit()
         where = self._where
         if where is None and self._transport == "unix":
-            self._folder = tempfile.mkdtemp(prefix="fakegpu-")  # 0700
+            self._folder = endpoint.private_folder("coordinator")
             where = Address("unix", path=str(Path(self._folder) / "coordinator"))
         listener, self._where = endpoint.listen(where or Address("tcp", host="127.0.0.1"))
         self.exposed = self._transport == "tcp" and not self._options["token"] and endpoint.beyond_loopback(listener)

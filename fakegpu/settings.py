@@ -281,6 +281,9 @@ Settings.__module__ = __name__
 Settings.__doc__ = "All settings of one process, a field per entry of VARIABLES, plus `ranks` and `given`."
 
 
+SOCKET_PATH_BYTES = 107  # sun_path holds 108 with its NUL
+
+
 @attrs.frozen
 class Address:
     """Where a coordinator listens: a Unix socket's path, or host and port."""
@@ -302,8 +305,9 @@ def parse_address(text: str, transport: str | None = None, where: str = "address
     if transport == "unix":
         if not text.startswith("/"):
             raise SettingsError(f"{where}={text}: expected an absolute path for the transport unix")
-        if len(os.fsencode(text)) > 107:  # sun_path holds 108 bytes with its NUL
-            raise SettingsError(f"{where}={text}: {len(os.fsencode(text))} bytes, expected at most 107")
+        if len(os.fsencode(text)) > SOCKET_PATH_BYTES:
+            found = f"{len(os.fsencode(text))} bytes, expected at most {SOCKET_PATH_BYTES}"
+            raise SettingsError(f"{where}={text}: {found}")
         return Address("unix", path=text)
     host, colon, port = text.rpartition(":")
     number = _parse_int(port)

@@ -12,12 +12,11 @@ import secrets
 import shutil
 import socket
 import sys
-import tempfile
 from pathlib import Path
 
 import attrs
 
-from fakegpu import faults, profiles
+from fakegpu import endpoint, faults, profiles
 from fakegpu.cluster import ClusterSpec, load
 from fakegpu.communicator import Communicator
 from fakegpu.errors import SettingsError
@@ -200,7 +199,7 @@ class PrivateCoordinator:
         asked = self._asked
         logging.getLogger("fakegpu").addHandler(logging.NullHandler())  # `stop` hands failures over, in order
         options = coordinator_options(asked)
-        self._folder = tempfile.mkdtemp(prefix="fakegpu-")  # 0700
+        self._folder = endpoint.private_folder("coordinator")
         options.setdefault("report", str(Path(self._folder) / "report.json"))
         address = _everywhere(asked.advertise) if asked.advertise else asked.coordinator_addr
         if not address and asked.coordinator_transport == "unix":

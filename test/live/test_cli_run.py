@@ -293,3 +293,12 @@ def test_a_signal_ends_job_and_coordinator(tmp_path: Path) -> None:
     assert process.wait(60) == 128 + signal.SIGTERM
     assert not Path(address).exists() and not list(tmp_path.iterdir())
     process.stdout.close()
+
+
+def test_a_deep_temporary_folder_has_no_room_for_a_socket(tmp_path):
+    deep = tmp_path / ("d" * 60) / ("e" * 60)
+    deep.mkdir(parents=True)
+    base = {key: value for key, value in os.environ.items() if not key.startswith("FAKEGPU_")}
+    done = subprocess.run([sys.executable, "-m", "fakegpu", "true"], env=base | {"TMPDIR": str(deep)}, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    assert list(deep.iterdir()) == []

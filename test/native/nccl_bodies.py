@@ -267,6 +267,20 @@ def init_all(ctx: Context, ndev: int) -> list[float]:
     return [float(value[0]) for value in values]
 
 
+def finalize_one_by_one(ctx: Context, uid: bytes, per_process: int) -> list[int]:
+    """One thread ends its devices in turn, as single-process programs do; another process's are among the members."""
+    handles, unique = [ctypes.c_void_p() for _ in range(per_process)], UniqueId.from_bytes(uid)
+    with ctx.nccl.group():
+        for i, handle in enumerate(handles):
+            rank = ctx.rank * per_process + i
+            ctx.nccl.ncclCommInitRank(ctypes.byref(handle), ctx.nranks * per_process, unique, rank)
+    for handle in handles:
+        ctx.nccl.ncclCommFinalize(handle)
+    for handle in handles:
+        ctx.nccl.ncclCommDestroy(handle)
+    return [ctx.rank * per_process + i for i in range(per_process)]
+
+
 def raise_last(ctx: Context, name: str = "world") -> tuple[int, str]:
     """The communicator's asynchronous error and its text."""
     comm = ctx.comms[name]

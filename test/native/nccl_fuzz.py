@@ -141,10 +141,20 @@ def run_program(ctx, uid: bytes, program: dict) -> dict:
                     outputs[number, i] = output
         except NcclError as failure:
             error = (number, str(failure))
+        if wrong and not error and not mine and step["comm"] in comms:
+            error = (number, _later_error(comms[step["comm"]]))
         if error or wrong:
             break
     ctx.comms.update(comms)
     return {"outputs": outputs, "error": error}
+
+
+def _later_error(comm) -> str:
+    """Eager sends complete without their receive: such a rank hears of the mistake when the communicator fails."""
+    limit = time.monotonic() + 10
+    while not comm.async_error() and time.monotonic() < limit:
+        time.sleep(0.005)
+    return comm.last_error() if comm.async_error() else ""
 
 
 def end_program(ctx, failed: bool) -> None:

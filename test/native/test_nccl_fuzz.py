@@ -60,7 +60,8 @@ def check(program: dict, answers: list[dict]) -> None:
             assert answer["error"] is None, (rank, answer["error"], program)
         elif rank in comms[program["steps"][wrong["step"]]["comm"]]:
             alone = wrong["how"] == "missing" and rank == wrong["rank"]
-            assert alone or answer["error"], f"rank {rank} was not told: {program}"
+            mine = rank == wrong["rank"]
+            assert alone or mine or answer["error"][1], f"rank {rank} was not told: {program}"
             if answer["error"]:
                 number, text = answer["error"]
                 assert number == wrong["step"] and "rank" in text, (answer["error"], program)
@@ -75,22 +76,26 @@ def check(program: dict, answers: list[dict]) -> None:
                 np.testing.assert_array_equal(output.view(want.dtype), want, err_msg=f"rank {rank}, step {number} of {program}")
 
 
-@pytest.fixture(scope="module", params=WORLDS)
-def fuzzed(request):
-    made = Fuzzed(request.param)
-    yield made
-    made.world.close()
-
-
 @pytest.mark.timeout(7200)
-@settings(max_examples=EACH, suppress_health_check=list(HealthCheck), deadline=None)
-@given(data=st.data())
-def test_a_program_is_right_or_refused_everywhere(fuzzed, data):
-    fuzzed.run(data.draw(fuzz.programs(fuzzed.world.nranks)))
+@pytest.mark.parametrize("name", WORLDS)
+def test_programs_are_right_or_refused_everywhere(name, capsys):
+    fuzzed = Fuzzed(name)
+
+    @settings(max_examples=EACH, suppress_health_check=list(HealthCheck), deadline=None)
+    @given(data=st.data())
+    def run(data):
+        fuzzed.run(data.draw(fuzz.programs(fuzzed.world.nranks)))
+
+    try:
+        run()
+        nothing_is_left(fuzzed, capsys)
+    finally:
+        fuzzed.world.close()
+    assert not segments()
 
 
-def test_nothing_is_left(fuzzed, capsys):
-    assert fuzzed.programs > WARM_UP and fuzzed.refused, "nothing was run before"
+def nothing_is_left(fuzzed: Fuzzed, capsys) -> None:
+    assert fuzzed.programs > WARM_UP and (fuzzed.refused or fuzzed.programs < 100)
     assert all(process.poll() is None for process in fuzzed.world.processes)
     after = fuzzed.held()
     with capsys.disabled():
@@ -100,4 +105,3 @@ def test_nothing_is_left(fuzzed, capsys):
         grown = {kind: (first.get(kind, 0), count) for kind, count in last.items()
                  if count > first.get(kind, 0) + LATE.get(kind, 0)}  # fmt: skip
         assert not grown, f"process {rank} of {len(after)} holds more than when it was warm: {grown}"
-    assert not segments()

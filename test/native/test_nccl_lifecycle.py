@@ -200,3 +200,10 @@ def test_simulating_a_group_tells_its_modelled_time_and_runs_nothing(pair):
     small, large = pair.run(bodies.simulate_group, 10), pair.run(bodies.simulate_group, 50_000_000)
     assert all(fine for _, fine in small + large)
     assert 0 < small[0][0] < large[0][0]
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_one_thread_finalizes_its_communicators_in_turn(transport):
+    with make_world(2, transport) as world:
+        uid = world.finish(world.start(bodies.unique_id, ranks=[0]))[0]
+        assert world.run(bodies.finalize_one_by_one, uid, 3, timeout=15) == [[0, 1, 2], [3, 4, 5]]
