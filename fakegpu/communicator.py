@@ -15,6 +15,9 @@ from fakegpu import diagnosis, onesided
 from fakegpu.dtypes import ONE_SIDED, SIZES, Kind
 from fakegpu.errors import Status
 from fakegpu.operations import (
+    OP_EAGER,
+    OP_SOCKET,
+    OP_STAGED,
     ROOTED_KINDS,
     Collective,
     Exchange,
@@ -34,7 +37,6 @@ FAILED = 5  # (FAILED, Failure): tell every member, once
 REFUSED = 6  # (REFUSED, rank, opid, status, text): this operation only
 REPLY = 7  # (REPLY, rank, request, status, text): answer to a request, status OK = acknowledged
 
-OP_STAGED, OP_EAGER, OP_SOCKET = 2, 4, 8  # FG_OP_* flags of fg_wire.h
 _MAX_SHM_OUTSTANDING = 64  # FG_CONTROL_SLOTS
 _MAX_OUTSTANDING = 65536  # collectives, or sends of one pair: bounds the memory
 NEVER = 1 << 63
@@ -292,21 +294,25 @@ class Communicator:
             return False
         return any(h.rank != rank or not (h.op.kind == _SEND and h.op.flags & OP_EAGER) for h in queue)
 
-    def die(self, rank: int, how: str) -> list:
+    def die(self, rank: int, how: str, edges: Callable[[], dict] = dict) -> list:
         """A rank's process is gone; everybody learns which, and what was going on."""
         self.left.setdefault(rank, how)
-        return self.fail(diagnosis.death(self, rank, how)) if self.failure is None else []
+        return self.fail(diagnosis.death(self, rank, how, edges())) if self.failure is None else []
 
-    def abort(self, rank: int, status: Status, why: str) -> list:
+    def abort(self, rank: int, status: Status, why: str, edges: Callable[[], dict] = dict) -> list:
         """A rank ends the communicator for everybody, itself included."""
         self.left.setdefault(rank, "aborted")
-        reason = f": {why}" if why else ""
-        return self.fail(diagnosis.ended(self, rank, status, "abort", f"aborted by rank {rank}{reason}"))
+        if self.failure is not None:
+            return []
+        what = f"aborted by rank {rank}: {why}" if why else f"aborted by rank {rank}"
+        return self.fail(diagnosis.ended(self, rank, status, "abort", what, edges()))
 
-    def revoke(self, rank: int) -> list:
+    def revoke(self, rank: int, edges: Callable[[], dict] = dict) -> list:
         """A rank ends the operations; the members stay, for shrink and split."""
         self.revoked = True
-        return self.fail(diagnosis.ended(self, rank, Status.ABORTED, "revoke", f"revoked by rank {rank}"))
+        if self.failure is not None:
+            return []
+        return self.fail(diagnosis.ended(self, rank, Status.ABORTED, "revoke", f"revoked by rank {rank}", edges()))
 
     def fail(self, failure: Failure) -> list:
         """End the communicator for a reason found elsewhere (an injected fault, a protocol error)."""

@@ -121,7 +121,7 @@ class Registry:
             if comm.failure is None and comm.idle:
                 self._excused.add(comm.id)
             text = f"rank {rank} (global rank {comm.global_ranks[rank]}, {process.where}) died: {how}"
-            self.apply(comm, comm.die(rank, text))
+            self.apply(comm, comm.die(rank, text, self.edges))
             self.abandon(comm, rank)
             self.forget_empty(comm)
         formation.carry_out(self, self.membership.leave(process, f"{process.where}: {how}"), now)
@@ -153,7 +153,7 @@ class Registry:
         formation.carry_out(self, self.membership.expire(now, connected), now)
         for comm in list(self.communicators.values()):
             if comm.deadline <= now:
-                self.apply(comm, comm.expire(now, self._edges))
+                self.apply(comm, comm.expire(now, self.edges))
         comms = (c.deadline for c in self.communicators.values())
         self.deadline = min(self.membership.deadline, min(comms, default=NEVER))
         if self.injector is not None:
@@ -327,7 +327,7 @@ class Registry:
         else:
             member.process.send(wire.encode_error(status=failure.status, text=failure.text, member=member.handle))
 
-    def _edges(self) -> dict[int, dict[int, str]]:
+    def edges(self) -> dict[int, dict[int, str]]:
         """Who waits for whom, over all communicators: global rank -> {global rank: text}."""
         edges: dict[int, dict[int, str]] = {}
         for comm in self.communicators.values():

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from fakegpu.dtypes import DTYPE_LABELS, KIND_LABELS, SIZES
+from fakegpu.dtypes import DTYPE_LABELS, KIND_LABELS, SIZES, Kind
 from fakegpu.errors import Status
-from fakegpu.operations import Collective, Exchange, Failure, Half
+from fakegpu.operations import OP_EAGER, Collective, Exchange, Failure, Half
 from fakegpu.wording import find_cycle, grouped_submissions, operation_name, operation_text, rank_list
 
 if TYPE_CHECKING:
     from fakegpu.communicator import Communicator
 
-_MAX_LEFT = 8  # ranks that left, printed one by one
+_MAX_LEFT = 8  # ranks that left, or sends and receives, printed one by one
 
 
 def mismatch(comm: Communicator, item: Collective) -> Failure:
@@ -63,26 +63,36 @@ def missing(comm: Communicator, item: Collective, edges: Mapping) -> Failure:
 
 def alone(comm: Communicator, half: Half, edges: Mapping) -> Failure:
     """A send's or receive's deadline passed and its other side never came."""
-    submitted = {half.rank: half.op}
+    halves = [half, *(h for h in _waiting_halves(comm) if h.rank == half.rank and h is not half)]
+    peers = sorted({h.op.root for h in halves})
     text = (
-        f"{comm.title}: {_late(half)}: {grouped_submissions(submitted)}; rank {half.op.root} never submitted the "
-        f"other side ({_whereabouts(comm, [half.op.root])})"
+        f"{comm.title}: {_late(half)}: {_halves_text(halves)}; {rank_list(peers)} never submitted the "
+        f"other side ({_whereabouts(comm, peers)})"
     )
-    return _timeout(text, submitted, edges)
+    return _timeout(text, {half.rank: half.op}, edges)
 
 
 def _timeout(text: str, submitted: dict, edges: Mapping) -> Failure:
     """A rank is missing, or ranks wait for each other in a circle."""
     status = Status.MISSING_RANK
-    circle = find_cycle(edges)
-    if circle is not None:
+    if circle := _circle(edges):
         status = Status.DEADLOCK
-        steps = (f"{a} waits in {edges[a][b]}" for a, b in zip(circle, circle[1:], strict=False))
-        text += f"; circular wait of global ranks {' -> '.join(map(str, circle))}: {', '.join(steps)}"
+        text += circle
     op = next(iter(submitted.values()))
     ranks = tuple(submitted)
     size = op.count * SIZES[op.dtype]
     return Failure(status, text, "timeout", op.seq, KIND_LABELS[op.kind], None, ranks, size, ranks)
+
+
+def _circle(edges: Mapping) -> str:
+    """The circular wait, for the end of a text; "" where nobody waits in a circle."""
+    circle = find_cycle(edges)
+    if circle is None:
+        return ""
+    start = circle.index(min(circle))  # the same circle reads the same, whoever was found first
+    circle = [*circle[start:-1], *circle[:start], circle[start]]
+    steps = (f"{a} waits in {edges[a][b]}" for a, b in zip(circle, circle[1:], strict=False))
+    return f"; circular wait of global ranks {' -> '.join(map(str, circle))}: {', '.join(steps)}"
 
 
 def stalled(comm: Communicator, item: Collective | Exchange) -> Failure:
@@ -115,21 +125,21 @@ def needed(comm: Communicator, submitted: dict) -> Failure:
     return Failure(Status.REMOTE, text, "dead_rank", seq, observed=tuple(submitted), payload_bytes=size)
 
 
-def death(comm: Communicator, rank: int, how: str) -> Failure:
+def death(comm: Communicator, rank: int, how: str, edges: Mapping) -> Failure:
     """A rank's process is gone."""
     last = comm.last[rank]
     did, name, seq = "it had submitted nothing", None, None
     if last is not None:
         state = "unfinished" if _unfinished(comm, rank) else "finished"
         did, name, seq = f"its last operation: {operation_text(last)}, {state}", operation_name(last), last.seq
-    text = f"{comm.title}: {how}; {did}{_outlook(comm)}"
+    text = f"{comm.title}: {how}; {did}{_outlook(comm, edges)}"
     observed = tuple(first_waiting(comm))
     return Failure(Status.DEAD_RANK, text, "dead_rank", seq, name, rank, observed, attempted_bytes(comm))
 
 
-def ended(comm: Communicator, rank: int, status: Status, source: str, what: str) -> Failure:
+def ended(comm: Communicator, rank: int, status: Status, source: str, what: str, edges: Mapping) -> Failure:
     """A rank aborted or revoked it."""
-    text = f"{comm.title}: {what}{_outlook(comm)}"
+    text = f"{comm.title}: {what}{_outlook(comm, edges)}"
     observed, size = tuple(first_waiting(comm)), attempted_bytes(comm)
     return Failure(status, text, source, rank=rank, observed=observed, payload_bytes=size)
 
@@ -166,14 +176,33 @@ def _absent(comm: Communicator, there: Iterable[int]) -> list[int]:
     return sorted(set(range(comm.nranks)).difference(there))
 
 
-def _outlook(comm: Communicator) -> str:
-    """What was waiting when the communicator ended, for the end of a text."""
+def _outlook(comm: Communicator, edges: Mapping) -> str:
+    """What was waiting when the communicator ended, in a circle or not, for the end of a text."""
     submitted = first_waiting(comm)
     if not submitted:
         return ""
-    text = f"; waiting: {grouped_submissions(submitted)}"
-    absent = _absent(comm, submitted)
-    return f"{text}; never joined: {rank_list(absent)}" if comm.pending and absent else text
+    if comm.pending:
+        text, absent = grouped_submissions(submitted), _absent(comm, submitted)
+    else:  # a gather of torch, say, is a group of receives: its peers may all be missing
+        halves = _waiting_halves(comm)
+        text = _halves_text(halves) or grouped_submissions(submitted)
+        absent = sorted({half.op.root for half in halves}.difference(submitted))
+    joined = f"; never joined: {rank_list(absent)}" if absent else ""
+    return f"; waiting: {text}{joined}{_circle(edges)}"
+
+
+def _waiting_halves(comm: Communicator) -> list[Half]:
+    """Sends and receives that hold their rank up; eager sends do not."""
+    halves = (half for queue in comm.halves.values() for half in queue)
+    return [half for half in halves if not (half.op.kind == Kind.SEND and half.op.flags & OP_EAGER)]
+
+
+def _halves_text(halves: list[Half]) -> str:
+    """Each send or receive with its rank, the first ones in full."""
+    shown = [grouped_submissions({half.rank: half.op}) for half in halves[:_MAX_LEFT]]
+    if len(halves) > _MAX_LEFT:
+        shown.append(f"and {len(halves) - _MAX_LEFT} more")
+    return "; ".join(shown)
 
 
 def _unfinished(comm: Communicator, rank: int) -> bool:

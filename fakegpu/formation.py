@@ -202,7 +202,8 @@ def abort(registry: Registry, process: Process, frame, body, now: int) -> None:
             failure = Failure(Status.INJECTED, f"{comm.title}: {body.text}", "injected", rank=rank)
             registry.apply(comm, comm.fail(failure))
         else:
-            registry.apply(comm, comm.abort(rank, Status(body.status) if known else Status.ABORTED, body.text))
+            status = Status(body.status) if known else Status.ABORTED
+            registry.apply(comm, comm.abort(rank, status, body.text, registry.edges))
         registry.forget_empty(comm)
     reply(process, frame.request, Status.OK)
 
@@ -211,7 +212,7 @@ def revoke(registry: Registry, process: Process, frame, body, now: int) -> None:
     entry = registry.member(process, frame)
     if entry is not None:
         comm, rank = entry
-        registry.apply(comm, comm.revoke(rank))
+        registry.apply(comm, comm.revoke(rank, registry.edges))
     reply(process, frame.request, Status.OK)
 
 

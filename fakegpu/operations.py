@@ -15,6 +15,7 @@ from fakegpu.recorder import OperationEvent, logical_payload_bytes
 ROOTED_KINDS = frozenset(map(int, ROOTED))
 REDUCING_KINDS = frozenset(map(int, REDUCING))
 BARRIER = int(Kind.BARRIER)
+OP_STAGED, OP_EAGER, OP_SOCKET = 2, 4, 8  # FG_OP_* flags of fg_wire.h
 
 
 @attrs.frozen

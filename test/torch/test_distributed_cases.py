@@ -1,5 +1,8 @@
 """Small torchrun programs from real reports, with the outcome that is right: values, or an error that names the ranks."""
 
+import subprocess
+import sys
+
 import pytest
 from launched import Job, torchrun
 
@@ -8,6 +11,8 @@ VALUES = ("uneven_all_to_all", "empty_all_gather", "strided_gather", "strided_re
           "bitwise_refused", "integer_average", "bfloat16_average", "wrapping_sum", "fp8_all_gather", "one_hash",
           "rank_order", "send_to_self", "coalesced", "gathered_objects")
 SHORT_DUMP = {"TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "100"}  # torch's watchdog waits a minute for its dump otherwise
+CLASSES = ("new_groups", "locally_synchronized_groups", "subgroups", "split_groups", "objects", "batched_pairs",
+           "uneven_lists", "functional_collectives", "coalesced_gathers", "rooted", "registered_pool", "aborted_group")
 MISMATCHES = {
     "pair_sizes": ([0, 1], ("pair 0 -> 1", "rank 0 sent 2", "rank 1 expected 3")),
     "counts": ([0, 1], ("rank 0: all_reduce #0 float32 count 409600", "rank 1: all_reduce #0 float32 count 409598")),
@@ -98,3 +103,41 @@ def test_collectives_inside_a_cuda_graph(tmp_path) -> None:
     job = torchrun("graph_collective.py", 2, tmp_path).succeeded()
     assert job.ok("launches") == [0, 1]
     assert job.report["collectives"]["all_reduce"]["calls"] == 4  # two before the capture, none in it, two launches
+
+
+@pytest.fixture(scope="module", params=["0", "1"], ids=["blocking", "nonblocking"])
+def classes(request, tmp_path_factory) -> Job:
+    """With communicators made eagerly (device_id), as blocking and as non-blocking ones."""
+    folder = tmp_path_factory.mktemp("classes")
+    return torchrun("classes.py", 4, folder, TORCH_NCCL_USE_COMM_NONBLOCKING=request.param).succeeded()
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_class_of_use(classes: Job, name: str) -> None:
+    assert classes.ok(name) == [0, 1, 2, 3]
+
+
+@pytest.mark.resilience
+@pytest.mark.parametrize(("how", "steps"), [
+    pytest.param("pairs", ("0 waits in send #1 to rank 1", "1 waits in send #1 to rank 0"), id="case-32-pairs"),
+    pytest.param("mixed", ("0 waits in all_reduce #1", "1 waits in recv #1 from rank 0"), id="collective-and-receive"),
+])
+def test_circle_is_printed_though_the_watchdog_comes_first(tmp_path, how: str, steps: tuple[str, ...]) -> None:
+    job = torchrun("deadlock.py", 2, tmp_path, how, **SHORT_DUMP)
+    assert job.status != 0 and job.ok("grouped") == [0, 1], job.output
+    for text in ("circular wait of global ranks 0 -> 1 -> 0", *steps):
+        assert text in job.failures() and text in job.output, job.output
+
+
+@pytest.mark.resilience
+def test_gather_of_the_main_process_only(tmp_path) -> None:
+    """Case 52: those who never joined are named, by us and by torch's reader of the flight recorder's dumps."""
+    dumps = tmp_path / "dumps"
+    dumps.mkdir()
+    job = torchrun("main_only.py", 3, tmp_path, TORCH_FR_BUFFER_SIZE="100", TORCH_NCCL_DUMP_ON_TIMEOUT="1",
+                   TORCH_FR_DUMP_TEMP_FILE=str(dumps / "rank"), TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC="1000")
+    assert job.status != 0 and job.ok("first") == [0, 1, 2], job.output
+    assert "never joined: ranks 1-2" in job.failures() and "never joined: ranks 1-2" in job.output, job.output
+    reader = [sys.executable, "-m", "torch.distributed.flight_recorder.fr_trace", str(dumps), "-p", "rank"]
+    read = subprocess.run(reader, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120)
+    assert "missing ranks: {1, 2}" in read.stdout and "nccl:gather" in read.stdout, read.stdout

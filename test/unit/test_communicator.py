@@ -320,6 +320,31 @@ def test_leaving_while_somebody_waits_is_an_error_at_once(ops):
     assert failure(comm.leave(1, "ended")).status == Status.REMOTE
 
 
+@pytest.mark.parametrize("end", ["abort", "revoke", "die"])
+def test_an_end_before_the_time_out_prints_the_circle(end):
+    """A watchdog that aborts first: the text has the circle all the same; here a collective against a receive."""
+    comm = communicator(2)
+    comm.submit(0, [op(Kind.BARRIER)], SECOND, 0)
+    comm.submit(1, [op(Kind.RECV, root=0)], SECOND, 0)
+    edges = {0: {1: "barrier #0"}, 1: {0: "recv #0"}}
+    arguments = {"abort": (0, Status.ABORTED, "why"), "revoke": (0,), "die": (0, "rank 0 died")}[end]
+    text = failure(getattr(comm, end)(*arguments, lambda: edges)).text
+    assert text.endswith("circular wait of global ranks 0 -> 1 -> 0: 0 waits in barrier #0, 1 waits in recv #0")
+
+
+def test_all_missing_sides_of_a_group_of_receives_are_named():
+    """Case 52: a gather that only its root calls, which torch submits as receives from everybody."""
+    comm = communicator(4)
+    for peer in (1, 2, 3):
+        comm.submit(0, [op(Kind.RECV, root=peer)], SECOND, 0)
+    text = failure(comm.expire(SECOND, dict)).text
+    assert "ranks 1-3 never submitted the other side" in text and text.count("recv #0 from rank") == 3
+    comm = communicator(4)
+    for peer in (1, 2, 3):
+        comm.submit(0, [op(Kind.RECV, root=peer)], SECOND, 0)
+    assert failure(comm.abort(0, Status.ABORTED, "")).text.endswith("never joined: ranks 1-3")
+
+
 def test_death_says_what_was_under_way():
     comm = communicator(3, ranks=(2, 4, 6))
     comm.submit(0, [op(Kind.BARRIER)], SECOND, 0)
