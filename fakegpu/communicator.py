@@ -52,8 +52,8 @@ class Communicator:
     """State of one communicator; see the module's text."""
 
     __slots__ = (
-        "_flushed", "_open", "_seq", "deadline", "failure", "finalized", "global_ranks", "halves", "id", "last", "left",
-        "max_outstanding", "members", "name", "nranks", "pending", "revoked", "running", "shm", "signals",
+        "_flushed", "_open", "_seq", "deadline", "excluded", "failure", "finalized", "global_ranks", "halves", "id",
+        "last", "left", "max_outstanding", "members", "name", "nranks", "pending", "revoked", "running", "shm", "signals",
         "wait_ns",
     )  # fmt: skip
 
@@ -76,6 +76,7 @@ class Communicator:
         self.last: list = [None] * self.nranks
         self.finalized: dict[int, tuple[int, int]] = {}  # rank: (request, deadline), until it is answered
         self._flushed: set[int] = set()  # ranks that were answered
+        self.excluded: set[int] = set()  # a shrink left them out: nobody waits for them to finalize
 
     # ---- operations ----
 
@@ -247,7 +248,7 @@ class Communicator:
 
     def _settle_finalize(self, effects: list) -> None:
         """Answer when every process has finalized one of its ranks: a thread may finalize its devices one by one."""
-        said = self.finalized.keys() | self.left.keys() | self._flushed
+        said = self.finalized.keys() | self.left.keys() | self._flushed | self.excluded
         processes = {self._process(rank) for rank in said}
         if self.finalized and all(self._process(rank) in processes for rank in range(self.nranks)):
             effects += [(REPLY, rank, request, Status.OK, "") for rank, (request, _) in self.finalized.items()]

@@ -154,6 +154,7 @@ def _made(registry: Registry, comm: Communicator, joiners: list[Joiner], gatheri
 def _recovered(registry: Registry, comm: Communicator, gathering: Gathering, now: int) -> None:
     parent = gathering.parent
     registry.excuse(parent)
+    parent.excluded |= gathering.excluded
     registry.recorder.recovery(
         RecoveryEvent(
             parent_comm_id=parent.id,

@@ -141,3 +141,8 @@ def test_gather_of_the_main_process_only(tmp_path) -> None:
     reader = [sys.executable, "-m", "torch.distributed.flight_recorder.fr_trace", str(dumps), "-p", "rank"]
     read = subprocess.run(reader, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120)
     assert "missing ranks: {1, 2}" in read.stdout and "nccl:gather" in read.stdout, read.stdout
+
+
+@pytest.mark.resilience
+def test_a_group_shrinks_while_the_excluded_rank_lives_on(tmp_path) -> None:
+    assert torchrun("shrink.py", 4, tmp_path, seconds=60).succeeded().ok("shrink") == [0, 1, 2, 3]
