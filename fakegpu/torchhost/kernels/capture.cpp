@@ -88,24 +88,25 @@ Capture& capture_of(void* graph) {
   return *slot;
 }
 
-// The same memory under a TensorImpl of its own, so that nothing sees the graph's reference to the original.
-at::Tensor alias(const at::Tensor& tensor) {
+// The same memory under a TensorImpl of its own, so that nothing sees the graph's reference to the original. A scalar
+// on the host goes into a kernel by value, unless the operator names its memory: a copy, or something that writes it.
+at::Tensor alias(const at::Tensor& tensor, bool by_value) {
   if (!tensor.defined()) return tensor;
-  if (tensor.device().is_cpu()) return tensor.dim() == 0 ? tensor.detach().clone() : tensor.detach();  // by value
+  if (tensor.device().is_cpu()) return by_value && tensor.dim() == 0 ? tensor.detach().clone() : tensor.detach();
   return at::Tensor(tensor.unsafeGetTensorImpl()->shallow_copy_and_detach(c10::VariableVersion(0), false));
 }
 
-c10::IValue keep(const c10::IValue& value) {
-  if (value.isTensor()) return c10::IValue(alias(value.toTensor()));
+c10::IValue keep(const c10::IValue& value, bool by_value = true) {
+  if (value.isTensor()) return c10::IValue(alias(value.toTensor(), by_value));
   if (value.isTensorList()) {
     c10::List<at::Tensor> list;
-    for (const c10::IValue& item : value.toListRef()) list.push_back(alias(item.toTensor()));
+    for (const c10::IValue& item : value.toListRef()) list.push_back(alias(item.toTensor(), by_value));
     return c10::IValue(std::move(list));
   }
   if (value.isOptionalTensorList()) {
     c10::List<std::optional<at::Tensor>> list;
     for (const c10::IValue& item : value.toListRef()) {
-      list.push_back(item.isTensor() ? std::optional(alias(item.toTensor())) : std::nullopt);
+      list.push_back(item.isTensor() ? std::optional(alias(item.toTensor(), by_value)) : std::nullopt);
     }
     return c10::IValue(std::move(list));
   }
@@ -162,7 +163,9 @@ int run_node(void* argument) {
       std::vector<at::Tensor> to, from;
       each_tensor(node->results[i], [&](const at::Tensor& tensor) { to.push_back(tensor); });
       each_tensor(stack[i], [&](const at::Tensor& tensor) { from.push_back(tensor); });
-      for (size_t j = 0; j < to.size() && j < from.size(); ++j) copy_result(to[j], from[j]);
+      TORCH_CHECK(node->results[i].isNone() || to.size() == from.size(), "a launch made ", from.size(),
+                  " results where the capture had ", to.size());
+      for (size_t j = 0; j < to.size(); ++j) copy_result(to[j], from[j]);
     }
     return 0;
   } catch (const std::exception& error) {
@@ -246,11 +249,13 @@ bool capture_call(const c10::OperatorHandle& op, torch::jit::Stack* stack, const
   if (graph == nullptr) return false;
   check_capturable(op, *stack, base, graph);
   Capture& capture = capture_of(graph);
+  bool copies = schema.name() == "aten::copy_";
   auto node = std::make_unique<Node>(Node{op, kernel, {}, {}, {}, device});
   for (size_t i = 0; i < count; ++i) {
     const c10::IValue& value = (*stack)[base + i];
-    if (is_written(schema.arguments()[i])) each_tensor(value, [&](const at::Tensor& tensor) { capture.save(tensor); });
-    node->arguments.push_back(keep(value));
+    bool written = is_written(schema.arguments()[i]);
+    if (written) each_tensor(value, [&](const at::Tensor& tensor) { capture.save(tensor); });
+    node->arguments.push_back(keep(value, !written && !copies));
   }
   {
     Inside inside;

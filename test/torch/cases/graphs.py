@@ -185,6 +185,20 @@ def case_copies_with_pinned_memory():
     assert target.tolist() == [1.0, 11.0, 21.0, 31.0]
 
 
+def case_scalars_in_pinned_memory_are_read_and_written_at_every_launch():
+    source, target, x = torch.tensor(1.0).pin_memory(), torch.tensor(0.0).pin_memory(), torch.zeros((), device=CUDA)
+
+    def body():
+        x.copy_(source, non_blocking=True)
+        target.copy_(x + 1, non_blocking=True)
+
+    graph, _ = captured(body)
+    source.fill_(41.0)
+    graph.replay()
+    torch.cuda.synchronize()
+    assert target.item() == 42.0
+
+
 def _refused(body):
     x = torch.ones(3, device=CUDA)
     with pytest.raises(RuntimeError, match="captur"):
