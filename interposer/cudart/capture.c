@@ -8,13 +8,6 @@
 /* cudaStreamCaptureMode of the calling thread: global (0) until the thread exchanges it */
 static __thread int thread_mode;
 
-#define WITH_STREAM(handle, name)                          \
-    int status;                                            \
-    FG_ENTER();                                            \
-    fg_stream_t *name = fg_cudart_stream(handle, &status); \
-    if (!name)                                             \
-    return fg_cudart_answer(status)
-
 FG_EXPORT cudaError_t cudaStreamIsCapturing(cudaStream_t stream, int *capture) {
     WITH_STREAM(stream, s);
     FG_REQUIRE(capture, "cudaStreamIsCapturing: no place for the answer");

@@ -21,6 +21,13 @@ void fg_cudart_symbol_add(const void *host, const char *name, size_t bytes); /* 
         if (__builtin_expect(entered != 0, 0))  \
             return fg_cudart_answer(entered);   \
     } while (0)
+/* A call that takes a stream: declares `status` and the stream, or answers what is wrong with the handle */
+#define WITH_STREAM(handle, name)                          \
+    int status;                                            \
+    FG_ENTER();                                            \
+    fg_stream_t *name = fg_cudart_stream(handle, &status); \
+    if (!name)                                             \
+    return fg_cudart_answer(status)
 /* Leaves the function with `invalid value` and a text when the condition does not hold. */
 #define FG_REQUIRE(condition, ...)                                                   \
     do {                                                                             \

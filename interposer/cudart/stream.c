@@ -38,13 +38,6 @@ FG_EXPORT cudaError_t cudaStreamDestroy(cudaStream_t stream) {
     return fg_cudart_answer(fg_rt_stream_destroy(stream));
 }
 
-#define WITH_STREAM(handle, name)                          \
-    int status;                                            \
-    FG_ENTER();                                            \
-    fg_stream_t *name = fg_cudart_stream(handle, &status); \
-    if (!name)                                             \
-    return fg_cudart_answer(status)
-
 FG_EXPORT cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
     WITH_STREAM(stream, s);
     return fg_cudart_answer(fg_rt_stream_sync(s));
