@@ -18,6 +18,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -77,12 +78,38 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     return options
 
 
+class Signals:
+    """SIGINT and SIGTERM raise Interrupted, once, and never while a job is being started: nobody would stop it."""
+
+    def __init__(self) -> None:
+        self.starting, self.arrived = False, ""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self.take)
+
+    def take(self, number: int, _frame) -> None:
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, signal.SIG_IGN)  # once is enough: what was started is being stopped
+        self.arrived = signal.Signals(number).name
+        if not self.starting:
+            raise Interrupted(self.arrived)
+
+    @contextmanager
+    def held(self):
+        self.starting = True
+        try:
+            yield
+        finally:
+            self.starting = False
+        if self.arrived:
+            raise Interrupted(self.arrived)
+
+
 class Controller:
     """One run: preflight, cases, the combined result."""
 
-    def __init__(self, options: argparse.Namespace) -> None:
+    def __init__(self, options: argparse.Namespace, signals: Signals) -> None:
         self.options, self.nodes = options, options.nodes
-        self.hosts = Hosts(options.ssh, options.connect_timeout)
+        self.hosts = Hosts(options.ssh, options.connect_timeout, signals.held)
         self.folder = options.output_dir / options.session
         host = f"[{options.coordinator_host}]" if ":" in options.coordinator_host else options.coordinator_host
         self.coordinator = f"{host}:{options.coordinator_port}"
@@ -289,15 +316,8 @@ class Controller:
 
 
 def main(argv: list[str] | None = None) -> int:
-    def interrupt(number: int, _frame) -> None:
-        for each in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(each, signal.SIG_IGN)  # once is enough: what was started is being stopped
-        raise Interrupted(signal.Signals(number).name)
-
     options = parse(argv)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, interrupt)
-    return Controller(options).run()
+    return Controller(options, Signals()).run()
 
 
 if __name__ == "__main__":

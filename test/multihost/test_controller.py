@@ -104,7 +104,8 @@ def test_an_interrupted_run_stops_what_it_started(repo: Path, tmp_path: Path) ->
     assert controller.returncode == 130 and result["error"] == "interrupted by SIGINT", out
     assert result["finished"] and not result["complete"] and not result["passed"]
     assert result["cases"][0]["passed"]
-    assert not [pid for pid in os.listdir("/proc") if pid.isdigit() and _runs_in(pid, repo)]
+    left = [pid for pid in os.listdir("/proc") if pid.isdigit() and _runs_in(pid, repo)]
+    assert not left, [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in left]
 
 
 def _runs_in(pid: str, repo: Path) -> bool:

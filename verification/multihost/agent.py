@@ -5,6 +5,7 @@ stopped, or the connection broke) and the job's own time limit both end the comm
 command's temporary folder `{dir}` comes back as text and is removed. Standard library only.
 """
 
+import ctypes
 import json
 import os
 import shutil
@@ -18,6 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 GRACE_SECONDS = 15
 ARTEFACTS = ("fakegpu/lib/libfakegpu_rt.so", "fakegpu/lib/libnccl.so.2", "fakegpu/lib/libcudart.so.13")
+PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 _TORCH = "import torch; print(torch.__version__, torch.version.cuda, torch.cuda.device_count())"
 
 
@@ -45,6 +47,30 @@ def preflight(with_torch: bool) -> dict:
         "host": os.uname().nodename,
         "missing": missing,
     }
+
+
+def orphans() -> list[int]:
+    """Processes whose parent is this one: after the command ended, what it left behind."""
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            fields = Path(f"/proc/{name}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        except OSError:
+            continue  # ended meanwhile
+        if int(fields[1]) == os.getpid():
+            found.append(int(name))
+    return found
+
+
+def end_orphans() -> None:
+    """Kill and reap them, sessions of their own included; theirs become ours, so until there are none."""
+    while True:
+        for pid in orphans():
+            os.kill(pid, signal.SIGKILL)
+        try:
+            os.waitpid(-1, 0)
+        except ChildProcessError:
+            return
 
 
 class Command:
@@ -91,7 +117,7 @@ def run(job: dict) -> None:
     for line in command.process.stdout:
         say(line=line.rstrip("\n"))
     status = command.process.wait()
-    command.signal(signal.SIGKILL)  # what is left of its session
+    end_orphans()
     say(status=status, why=command.why, files=command.files())
 
 
@@ -100,6 +126,7 @@ def main() -> None:
     if job["do"] == "preflight":
         say(preflight=preflight(job["torch"]))
     else:
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # what outlives its parent becomes our child
         run(job)
     sys.stdout.flush()
     os._exit(0)  # a thread may still wait for standard input

@@ -12,6 +12,8 @@ import shlex
 import subprocess
 import threading
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 AGENT = "verification/multihost/agent.py"
@@ -118,7 +120,8 @@ class Job:
 class Hosts:
     """Starts jobs; knows all of them, so that nothing outlives the controller."""
 
-    def __init__(self, ssh: str, connect_seconds: int) -> None:
+    def __init__(self, ssh: str, connect_seconds: int, uninterrupted: Callable[[], AbstractContextManager]) -> None:
+        self.uninterrupted = uninterrupted
         self.ssh = [
             *shlex.split(ssh), "-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={connect_seconds}",
             "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3",
@@ -126,16 +129,17 @@ class Hosts:
         self.jobs: list[Job] = []
 
     def start(self, node: Node, message: dict) -> Job:
-        process = subprocess.Popen(node.command(self.ssh), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                   stderr=subprocess.STDOUT, text=True, start_new_session=True)
-        job = Job(node, process)
-        self.jobs.append(job)
-        try:
-            process.stdin.write(json.dumps(message) + "\n")
-            process.stdin.flush()
-        except BrokenPipeError:
-            pass  # ssh ended at once; the reader says why
-        threading.Thread(target=job.read, daemon=True).start()
+        with self.uninterrupted():
+            process = subprocess.Popen(node.command(self.ssh), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                       stderr=subprocess.STDOUT, text=True, start_new_session=True)
+            job = Job(node, process)
+            self.jobs.append(job)
+            try:
+                process.stdin.write(json.dumps(message) + "\n")
+                process.stdin.flush()
+            except BrokenPipeError:
+                pass  # ssh ended at once; the reader says why
+            threading.Thread(target=job.read, daemon=True).start()
         return job
 
     def run(self, node: Node, argv: list[str], environment: dict[str, str], seconds: float) -> Job:
