@@ -3,6 +3,8 @@
 #include <ATen/Operators.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/cuda/CUDAGeneratorImpl.h>
+#include <ATen/ops/empty_cuda_dispatch.h>
+#include <ATen/ops/empty_strided_cuda_dispatch.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/library.h>
 
@@ -22,31 +24,68 @@ struct CapturedRandom {
   RandomState now() const { return {static_cast<uint64_t>(*seed), static_cast<uint64_t>(*offset) + within}; }
 };
 
-// What one capture has to put back, and which storages are its own.
-struct Capture {
-  struct Saved {
-    c10::Storage storage;
-    std::string bytes;
-  };
-  std::unordered_map<const c10::StorageImpl*, Saved> saved;
-  std::unordered_set<const c10::StorageImpl*> own;
-  std::vector<c10::Storage> kept;  // so that an address in `own` is never another storage's
+using WeakStorage = c10::weak_intrusive_ptr<c10::StorageImpl>;
 
-  void save(const at::Tensor& tensor) {
-    if (!tensor.defined() || !tensor.has_storage()) return;
+WeakStorage weak(const c10::Storage& storage) {
+  return WeakStorage(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage.unsafeGetStorageImpl()));
+}
+
+// What one capture has to put back, and which storages are its own. It owns none of them: what the program lets go
+// goes back to the graph's pool at once, for later operators of the same capture. A weak reference still keeps the
+// address of a StorageImpl from being another's.
+class Capture {
+ public:
+  void made(const at::Tensor& tensor) {
+    if (!tensor.is_cuda() || !tensor.has_storage()) return;
+    const c10::Storage& storage = tensor.storage();
+    if (!own_.emplace(storage.unsafeGetStorageImpl(), weak(storage)).second || storage.nbytes() == 0) return;
+    pool_.insert(device_allocation(storage.data()));
+  }
+
+  // Before an operator runs: what it is given from outside, and what of that it will write.
+  void takes(const at::Tensor& tensor, bool written) {
+    if (!tensor.has_storage()) return;
     const c10::Storage& storage = tensor.storage();
     const auto* key = storage.unsafeGetStorageImpl();
-    if (own.count(key) != 0 || saved.count(key) != 0) return;
-    saved.emplace(key, Saved{storage, std::string(static_cast<const char*>(storage.data()), storage.nbytes())});
+    if (own_.count(key) != 0 || (!written && !tensor.is_cuda())) return;
+    auto [found, is_new] =
+        outside_.try_emplace(key, Outside{weak(storage), const_cast<void*>(storage.data()), storage.nbytes(), {}});
+    if (written && !found->second.content) found->second.save();
+  }
+
+  // Inputs that the program has let go may lie where the next result will be, but the first launch reads them there.
+  void save_freed() {
+    for (auto& entry : outside_) {
+      Outside& one = entry.second;
+      if (one.content || !one.storage.expired()) continue;
+      if (device_allocation(one.data) == nullptr) one.bytes = 0;
+      one.save();
+    }
   }
 
   void restore() {
-    for (auto& entry : saved) {
-      auto& one = entry.second;
-      size_t bytes = std::min(one.bytes.size(), one.storage.nbytes());
-      std::memcpy(one.storage.mutable_data(), one.bytes.data(), bytes);
+    for (auto& entry : outside_) {
+      const Outside& one = entry.second;
+      if (!one.content) continue;
+      auto storage = one.storage.lock();
+      bool there = storage ? storage->data() == one.data && storage->nbytes() >= one.bytes
+                           : pool_.count(device_allocation(one.data)) != 0;
+      if (there) std::memcpy(one.data, one.content->data(), one.bytes);
     }
   }
+
+ private:
+  struct Outside {
+    WeakStorage storage;
+    void* data;
+    size_t bytes;
+    std::optional<std::string> content;
+
+    void save() { content.emplace(static_cast<const char*>(data), bytes); }
+  };
+  std::unordered_map<const c10::StorageImpl*, WeakStorage> own_;
+  std::unordered_set<const void*> pool_;  // allocations with something of its own in them
+  std::unordered_map<const c10::StorageImpl*, Outside> outside_;
 };
 
 std::mutex g_lock;
@@ -88,30 +127,50 @@ Capture& capture_of(void* graph) {
   return *slot;
 }
 
-// The same memory under a TensorImpl of its own, so that nothing sees the graph's reference to the original. A scalar
-// on the host goes into a kernel by value, unless the operator names its memory: a copy, or something that writes it.
-at::Tensor alias(const at::Tensor& tensor, bool by_value) {
-  if (!tensor.defined()) return tensor;
-  if (tensor.device().is_cpu()) return by_value && tensor.dim() == 0 ? tensor.detach().clone() : tensor.detach();
-  return at::Tensor(tensor.unsafeGetTensorImpl()->shallow_copy_and_detach(c10::VariableVersion(0), false));
-}
-
-c10::IValue keep(const c10::IValue& value, bool by_value = true) {
-  if (value.isTensor()) return c10::IValue(alias(value.toTensor(), by_value));
-  if (value.isTensorList()) {
-    c10::List<at::Tensor> list;
-    for (const c10::IValue& item : value.toListRef()) list.push_back(alias(item.toTensor(), by_value));
-    return c10::IValue(std::move(list));
-  }
-  if (value.isOptionalTensorList()) {
-    c10::List<std::optional<at::Tensor>> list;
-    for (const c10::IValue& item : value.toListRef()) {
-      list.push_back(item.isTensor() ? std::optional(alias(item.toTensor(), by_value)) : std::nullopt);
+// The arguments and results of one node: metadata and addresses, as in a CUDA graph. The memory stays the program's,
+// or goes back to the graph's pool; only what lies on the host is held.
+class Keeper {
+ public:
+  // A scalar on the host goes into a kernel by value, unless the operator names its memory: a copy, or a write.
+  c10::IValue keep(const c10::IValue& value, bool by_value = true) {
+    if (value.isTensor()) return c10::IValue(alias(value.toTensor(), by_value));
+    if (value.isTensorList()) {
+      c10::List<at::Tensor> list;
+      for (const c10::IValue& item : value.toListRef()) list.push_back(alias(item.toTensor(), by_value));
+      return c10::IValue(std::move(list));
     }
-    return c10::IValue(std::move(list));
+    if (value.isOptionalTensorList()) {
+      c10::List<std::optional<at::Tensor>> list;
+      for (const c10::IValue& item : value.toListRef()) {
+        list.push_back(item.isTensor() ? std::optional(alias(item.toTensor(), by_value)) : std::nullopt);
+      }
+      return c10::IValue(std::move(list));
+    }
+    return value.isList() ? value.deepcopy() : value;
   }
-  return value.isList() ? value.deepcopy() : value;
-}
+
+ private:
+  at::Tensor alias(const at::Tensor& tensor, bool by_value) {
+    if (!tensor.defined()) return tensor;
+    if (tensor.device().is_cpu()) return by_value && tensor.dim() == 0 ? tensor.detach().clone() : tensor.detach();
+    auto impl = tensor.unsafeGetTensorImpl()->shallow_copy_and_detach(c10::VariableVersion(0), false);
+    if (impl->has_storage()) impl->set_storage_keep_dtype(borrow(impl->unsafe_storage()));
+    return at::Tensor(std::move(impl));
+  }
+
+  c10::Storage borrow(const c10::Storage& storage) {
+    const auto* key = storage.unsafeGetStorageImpl();
+    auto found = borrowed_.find(key);
+    if (found != borrowed_.end() && found->second.data() == storage.data()) return found->second;
+    c10::Storage made(c10::make_intrusive<c10::StorageImpl>(
+        c10::StorageImpl::use_byte_size_t(), storage.nbytes(),
+        c10::DataPtr(const_cast<void*>(storage.data()), storage.device()), c10::GetAllocator(c10::kCUDA), true));
+    borrowed_.insert_or_assign(key, made);
+    return made;
+  }
+
+  std::unordered_map<const c10::StorageImpl*, c10::Storage> borrowed_;
+};
 
 template <typename F>
 void each_tensor(const c10::IValue& value, F&& visit) {
@@ -148,6 +207,15 @@ struct Node {
   c10::Device device;
 };
 
+// The program may have freed memory that the capture used; a GPU would compute with whatever is there now.
+void check_mapped(const c10::IValue& value) {
+  each_tensor(value, [](const at::Tensor& tensor) {
+    if (!tensor.is_cuda() || !tensor.has_storage() || tensor.storage().nbytes() == 0) return;
+    TORCH_CHECK(is_device_memory(tensor.storage().data()), "illegal memory access: memory of a tensor of shape ",
+                tensor.sizes(), " was freed after the capture");
+  });
+}
+
 int run_node(void* argument) {
   auto* node = static_cast<Node*>(argument);
   try {
@@ -157,10 +225,14 @@ int run_node(void* argument) {
     c10::DeviceGuard device(node->device);
     c10::impl::ExcludeDispatchKeyGuard keys(c10::autograd_dispatch_keyset_with_ADInplaceOrView);
     torch::jit::Stack stack;
-    for (const auto& value : node->arguments) stack.push_back(value);
+    for (const auto& value : node->arguments) {
+      check_mapped(value);
+      stack.push_back(value);
+    }
     node->kernel(&stack);
     for (size_t i = 0; i < node->results.size(); ++i) {
       std::vector<at::Tensor> to, from;
+      check_mapped(node->results[i]);
       each_tensor(node->results[i], [&](const at::Tensor& tensor) { to.push_back(tensor); });
       each_tensor(stack[i], [&](const at::Tensor& tensor) { from.push_back(tensor); });
       TORCH_CHECK(node->results[i].isNone() || to.size() == from.size(), "a launch made ", from.size(),
@@ -249,35 +321,46 @@ bool capture_call(const c10::OperatorHandle& op, torch::jit::Stack* stack, const
   if (graph == nullptr) return false;
   check_capturable(op, *stack, base, graph);
   Capture& capture = capture_of(graph);
+  capture.save_freed();
   bool copies = schema.name() == "aten::copy_";
   auto node = std::make_unique<Node>(Node{op, kernel, {}, {}, {}, device});
+  Keeper keeper;
+  std::vector<std::pair<size_t, c10::IValue>> outputs;
   for (size_t i = 0; i < count; ++i) {
     const c10::IValue& value = (*stack)[base + i];
     bool written = is_written(schema.arguments()[i]);
-    if (written) each_tensor(value, [&](const at::Tensor& tensor) { capture.save(tensor); });
-    node->arguments.push_back(keep(value, !written && !copies));
+    each_tensor(value, [&](const at::Tensor& tensor) { capture.takes(tensor, written); });
+    node->arguments.push_back(keeper.keep(value, !written && !copies));
+    if (written) outputs.emplace_back(i, value);
   }
   {
     Inside inside;
     t_recording = &node->randoms;
     kernel(stack);
   }
+  // the kernel may have given an output its size and memory
+  for (const auto& [i, value] : outputs) node->arguments[i] = keeper.keep(value, false);
   size_t first = stack->size() - schema.returns().size();
   for (size_t i = 0; i < schema.returns().size(); ++i) {
     const auto* info = schema.returns()[i].alias_info();
     const c10::IValue& value = (*stack)[first + i];
     bool is_argument = info != nullptr && info->isWrite();
-    node->results.push_back(is_argument ? c10::IValue() : keep(value));
-    if (is_argument) continue;
-    each_tensor(value, [&](const at::Tensor& tensor) {
-      if (!tensor.is_cuda() || !tensor.has_storage()) return;
-      if (capture.own.insert(tensor.storage().unsafeGetStorageImpl()).second) capture.kept.push_back(tensor.storage());
-    });
+    node->results.push_back(is_argument ? c10::IValue() : keeper.keep(value));
+    if (!is_argument) each_tensor(value, [&](const at::Tensor& tensor) { capture.made(tensor); });
   }
   static const GraphNode kNode = {run_node, drop_node, "operator", false};
   if (runtime().capture_add(graph, nullptr, &kNode, node.get()) != 0) TORCH_CHECK(false, "CUDA error: ", runtime().last_error());
   node.release();
   return true;
+}
+
+at::Tensor fresh(at::Tensor made) {
+  if (C10_LIKELY(*runtime().captures == 0) || t_inside) return made;
+  c10::impl::VirtualGuardImpl cuda(c10::kCUDA);
+  auto device = made.device();
+  void* graph = runtime().capture_of(device.index(), cuda.getStreamNativeHandle(cuda.getStream(device)));
+  if (graph != nullptr) capture_of(graph).made(made);
+  return made;
 }
 
 std::optional<RandomState> captured_random_state(const at::Generator& generator, uint64_t increment) {
@@ -304,6 +387,16 @@ std::unique_ptr<torch::Library> install_capturing(const std::vector<std::string>
     auto inner = op->getComputedKernelForDispatchKey(c10::DispatchKey::CUDA).kernelFunction();
     library->impl(name.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<CapturingKernel>(inner)));
   }
+  library->impl("empty.memory_format", [](at::IntArrayRef size, std::optional<at::ScalarType> dtype,
+                                          std::optional<at::Layout> layout, std::optional<at::Device> device,
+                                          std::optional<bool> pinned, std::optional<at::MemoryFormat> format) {
+    return fresh(at::cuda::empty(size, dtype, layout, device, pinned, format));
+  });
+  library->impl("empty_strided", [](at::IntArrayRef size, at::IntArrayRef stride, std::optional<at::ScalarType> dtype,
+                                    std::optional<at::Layout> layout, std::optional<at::Device> device,
+                                    std::optional<bool> pinned) {
+    return fresh(at::cuda::empty_strided(size, stride, dtype, layout, device, pinned));
+  });
   return library;
 }
 

@@ -1,7 +1,7 @@
 /* Operators inside a CUDA graph. While a stream captures, an operator runs once, so that its result exists and what
- * follows computes with real values, and is kept with its arguments; every launch runs it again on the same storages
- * and copies its results into the captured ones. Storages from outside the capture that it wrote are put back when the
- * capture ends: capturing changes nothing, as on a GPU. */
+ * follows computes with real values, and is kept with its arguments; every launch runs it again on the same memory
+ * and copies its results to the captured addresses. What it wrote outside the capture is put back when the capture
+ * ends: capturing changes nothing, as on a GPU. */
 #pragma once
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
@@ -33,7 +33,8 @@ inline bool captured(const c10::OperatorHandle& op, torch::jit::Stack* stack, co
 /* The state that a random operator inside a graph draws from; empty outside. */
 std::optional<RandomState> captured_random_state(const at::Generator& generator, uint64_t increment);
 
-/* Registers capturing kernels over those that are there for the named operators. */
+/* Registers capturing kernels over those that are there for the named operators, and over torch's two that only
+ * allocate: what they give during a capture belongs to it. */
 std::unique_ptr<torch::Library> install_capturing(const std::vector<std::string>& names);
 
 }  // namespace fakegpu::torchhost

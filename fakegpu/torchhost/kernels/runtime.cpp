@@ -29,6 +29,7 @@ std::string load_runtime() {
   if (!find("fg_rt_pending", &g_runtime.pending)) return "fg_rt_pending";
   if (!find("fg_rt_stream_drain", &g_runtime.stream_drain)) return "fg_rt_stream_drain";
   if (!find("fg_rt_memory_kind", &g_runtime.memory_kind)) return "fg_rt_memory_kind";
+  if (!find("fg_rt_memory_lookup", &g_runtime.memory_lookup)) return "fg_rt_memory_lookup";
   if (!find("fg_rt_host_operator", &g_runtime.host_operator)) return "fg_rt_host_operator";
   if (!find("fg_rt_last_error", &g_runtime.last_error)) return "fg_rt_last_error";
   if (!find("fg_rt_set_error", &g_runtime.set_error)) return "fg_rt_set_error";
@@ -55,6 +56,12 @@ void drain_current_stream(c10::Device device, const char* operation) {
 bool is_device_memory(const void* pointer) {
   int kind = g_runtime.memory_kind(pointer);
   return kind == kMemoryDevice || kind == kMemoryManaged;
+}
+
+const void* device_allocation(const void* pointer) {
+  MemoryInfo info{};
+  bool known = g_runtime.memory_lookup(pointer, &info) == 0;
+  return known && (info.kind == kMemoryDevice || info.kind == kMemoryManaged) ? info.base : nullptr;
 }
 
 }  // namespace fakegpu::torchhost

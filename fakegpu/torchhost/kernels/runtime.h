@@ -13,10 +13,19 @@ struct GraphNode {  // fg_graph_node_t
   bool waits;
 };
 
+struct MemoryInfo {  // fg_memory_info_t
+  int kind, device;
+  void* base;
+  uint64_t bytes;
+  int fd;
+  uint64_t inode, offset;
+};
+
 struct Runtime {
   const volatile int* pending = nullptr;  // unfinished asynchronous items in the process
   int (*stream_drain)(int device, const void* stream) = nullptr;
   int (*memory_kind)(const void* pointer) = nullptr;
+  int (*memory_lookup)(const void* pointer, MemoryInfo* out) = nullptr;
   void (*host_operator)(const char* name) = nullptr;  // nests; nullptr ends
   const char* (*last_error)() = nullptr;              // of the calling thread
   int (*set_error)(int status, const char* format, ...) = nullptr;
@@ -41,5 +50,8 @@ void drain_current_stream(c10::Device device, const char* operation);
 
 /* True when memory belongs to a fake device (and so must go back to the CUDA caching allocator). */
 bool is_device_memory(const void* pointer);
+
+/* Start of the live device allocation around an address, or nullptr. */
+const void* device_allocation(const void* pointer);
 
 }  // namespace fakegpu::torchhost

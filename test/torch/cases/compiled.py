@@ -1,5 +1,7 @@
 """torch.compile and Triton on a fake device: every backend gives what the function itself gives."""
 
+import copy
+
 import torch
 import torch.nn.functional as F
 import triton
@@ -39,6 +41,25 @@ def case_inductor_with_cuda_graphs_and_tuning():
     check(mode="reduce-overhead")
     check(mode="max-autotune")
     check(options={"triton.cudagraphs": True, "epilogue_fusion": True})
+
+
+def case_backend_cudagraphs():
+    """The first call runs, the second is captured and launched, the others are launched: all the same numbers."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4)).cuda()
+    twin = copy.deepcopy(model)
+    compiled = torch.compile(model, backend="cudagraphs")
+    pairs = [(each, torch.optim.SGD(each.parameters(), lr=0.1)) for each in (compiled, twin)]
+    for _ in range(5):
+        batch, outputs = torch.randn(8, 16, device="cuda"), []
+        for each, optimizer in pairs:
+            optimizer.zero_grad()
+            outputs.append(each(batch))
+            outputs[-1].pow(2).mean().backward()
+            optimizer.step()
+        assert torch.equal(*outputs)
+    assert all(map(torch.equal, model.parameters(), twin.parameters()))
 
 
 def case_only_the_graph_is_on_the_device():
