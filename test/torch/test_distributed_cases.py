@@ -13,6 +13,8 @@ VALUES = ("uneven_all_to_all", "empty_all_gather", "strided_gather", "strided_re
 SHORT_DUMP = {"TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "100"}  # torch's watchdog waits a minute for its dump otherwise
 CLASSES = ("new_groups", "locally_synchronized_groups", "subgroups", "split_groups", "objects", "batched_pairs",
            "uneven_lists", "functional_collectives", "coalesced_gathers", "rooted", "registered_pool", "aborted_group")
+REPORTED = ("static_graph_without_the_second_loss", "static_graph_with_no_sync", "with_join", "strided_shard",
+            "viewed_shards", "one_microbatch_in_two_stages")
 MISMATCHES = {
     "pair_sizes": ([0, 1], ("pair 0 -> 1", "rank 0 sent 2", "rank 1 expected 3")),
     "counts": ([0, 1], ("rank 0: all_reduce #0 float32 count 409600", "rank 1: all_reduce #0 float32 count 409598")),
@@ -146,3 +148,29 @@ def test_gather_of_the_main_process_only(tmp_path) -> None:
 @pytest.mark.resilience
 def test_a_group_shrinks_while_the_excluded_rank_lives_on(tmp_path) -> None:
     assert torchrun("shrink.py", 4, tmp_path, seconds=60).succeeded().ok("shrink") == [0, 1, 2, 3]
+
+
+@pytest.fixture(scope="module")
+def reported(tmp_path_factory) -> Job:
+    return torchrun("reported.py", 2, tmp_path_factory.mktemp("reported"), *REPORTED).succeeded()
+
+
+@pytest.mark.parametrize("name", REPORTED)
+def test_reported_program(reported: Job, name: str) -> None:
+    """Cases 50 and 52."""
+    assert reported.ok(name) == [0, 1]
+
+
+@pytest.mark.resilience
+def test_a_rank_with_one_batch_fewer_is_named(tmp_path) -> None:
+    """Case 50 c without join()."""
+    job = torchrun("reported.py", 2, tmp_path, "without_join", **SHORT_DUMP)
+    assert job.status != 0 and job.ok("without_join") != [0, 1], job.output
+    assert "never joined: rank 1" in job.failures() and "never joined: rank 1" in job.output, job.output
+
+
+def test_ranks_share_a_device_unless_told_to_refuse(tmp_path) -> None:
+    """Case 43 without set_device."""
+    assert torchrun("reported.py", 2, tmp_path, "without_set_device").succeeded().ok("without_set_device") == [0, 1]
+    job = torchrun("reported.py", 2, tmp_path, "without_set_device", FAKEGPU_DUPLICATE_GPU="error")
+    assert job.status != 0 and "Duplicate GPU detected" in job.output, job.output
