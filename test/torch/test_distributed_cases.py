@@ -174,3 +174,21 @@ def test_ranks_share_a_device_unless_told_to_refuse(tmp_path) -> None:
     assert torchrun("reported.py", 2, tmp_path, "without_set_device").succeeded().ok("without_set_device") == [0, 1]
     job = torchrun("reported.py", 2, tmp_path, "without_set_device", FAKEGPU_DUPLICATE_GPU="error")
     assert job.status != 0 and "Duplicate GPU detected" in job.output, job.output
+
+
+SYMMETRIC = ("signals", "peers", "all_reduces", "reduce_scatters", "fused", "in_a_graph", "issuing_does_not_wait")
+
+
+@pytest.fixture(scope="module")
+def symmetric(tmp_path_factory) -> Job:
+    return torchrun("symmetric.py", 4, tmp_path_factory.mktemp("symmetric")).succeeded()
+
+
+@pytest.mark.parametrize("name", SYMMETRIC)
+def test_symmetric_memory(symmetric: Job, name: str) -> None:
+    assert symmetric.ok(name) == [0, 1, 2, 3]
+
+
+def test_a_signal_that_does_not_come_in_time_is_named(symmetric: Job) -> None:
+    text = "symmetric memory: wait_signal: rank 0 waits for rank 1 on channel 0: nothing in 200 ms"
+    assert text in symmetric.caught("late")[0]
