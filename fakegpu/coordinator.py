@@ -22,7 +22,7 @@ from fakegpu.injection import Injector
 from fakegpu.membership import Membership
 from fakegpu.operations import Failure
 from fakegpu.pace import Pacer
-from fakegpu.peers import Hooks, Limits, Process, reply
+from fakegpu.peers import Hooks, Limits, Process, boot_identity, reply
 from fakegpu.recorder import FailureEvent, Recorder
 from fakegpu.relay import Relay
 from fakegpu.wording import operation_text
@@ -54,15 +54,17 @@ class Registry:
         hooks: Hooks | None = None,
         pacer: Pacer | None = None,
         injector: Injector | None = None,
+        same_host_shm: bool = False,
     ) -> None:
         self.pacer, self.injector = pacer, injector
         self._notices: list[tuple[int, Communicator, Failure, int]] = []  # (due, whom an abort is still to be told)
         self.recorder, self.limits, self.hooks = recorder, limits or Limits(), hooks or Hooks()
         self.job = secrets.randbits(63) | 1
-        self.shared = transport == "unix"
+        self.transport = transport
+        self.shared = transport == "unix" or same_host_shm  # some of its communicators may use shared memory
         self.world_size, self.cluster_name, self.token = world_size, cluster_name, token
         self.chunk_bytes, self.window, self.eager_bytes = chunk_bytes, window, eager_bytes
-        self.membership = Membership(self.job, self.shared)
+        self.membership = Membership(self.job, self.shared, boot_identity() if transport == "tcp" else None)
         self.relay = Relay(chunk_bytes, window, self.limits.buffered_bytes, in_thread)
         self.processes: set[Process] = set()
         self.hosts: dict[str, int] = {}  # node numbers of ranks whose launcher gave none
@@ -185,7 +187,7 @@ class Registry:
         ranks = sorted(p.rank for p in self.processes if p.role == wire.ROLE_RANK and p.rank >= 0)
         return {
             "job": f"{self.job:016x}",
-            "transport": "unix" if self.shared else "tcp",
+            "transport": self.transport,
             "cluster": self.cluster_name or None,
             "world_size": self.world_size or None,
             "connections": len(self.processes),

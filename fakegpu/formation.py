@@ -7,6 +7,7 @@ membership.py; this file carries it out: members, handles, control segments, ans
 from __future__ import annotations
 
 import logging
+import os
 from typing import TYPE_CHECKING
 
 from fakegpu._core import wire
@@ -131,6 +132,8 @@ def _made(registry: Registry, comm: Communicator, joiners: list[Joiner], gatheri
     control = None
     if comm.shm:
         control = registry.controls[comm.id] = ControlSegment.create(comm.nranks, comm.id)
+    beside = control if registry.transport == "unix" else None  # a descriptor does not travel over TCP: a path does
+    named = wire.BufferRef(pid=os.getpid(), fd=control.fd, inode=control.inode, bytes=control.bytes) if control and not beside else None
     records = []
     for rank, joiner in enumerate(joiners):
         process, handle, global_rank = joiner.process, comm.handle(rank), comm.global_ranks[rank]
@@ -146,8 +149,9 @@ def _made(registry: Registry, comm: Communicator, joiners: list[Joiner], gatheri
         frame = wire.encode_comm_ready(
             request=joiner.request, comm=comm.id, member=comm.handle(rank), flags=wire.COMM_SHM if comm.shm else 0,
             nranks=comm.nranks, rank=rank, control_slots=comm.max_outstanding, name=comm.name, members=records,
+            control=named,
         )  # fmt: skip
-        joiner.process.send(frame, control.fd if control else None)
+        joiner.process.send(frame, beside.fd if beside else None)
     registry.hooks.told("on_communicator", comm)
 
 

@@ -82,11 +82,11 @@ class Gathering:
 
 
 class Membership:
-    """All gatherings of one coordinator."""
+    """All gatherings of one coordinator. only_host: the boot identity whose ranks alone may share memory; None: any's."""
 
-    def __init__(self, job: int, shm_allowed: bool) -> None:
+    def __init__(self, job: int, shm_allowed: bool, only_host: str | None = None) -> None:
         self._job = job.to_bytes(8, "little")
-        self._shm_allowed = shm_allowed
+        self._shm_allowed, self._only_host = shm_allowed, only_host
         self._issued: dict[bytes, None] = {}  # made and not used so far, oldest first
         self._gatherings: dict[object, Gathering] = {}
         self._calls: dict[tuple[str, int, int], int] = {}  # (kind, parent, rank): calls so far
@@ -268,6 +268,7 @@ class Membership:
             ranks = _global_ranks(members)
         hosts = {m.process.boot_id for m in members}
         shm = self._shm_allowed and len(hosts) == 1 and "" not in hosts and all(m.flags & COMM_SHM for m in members)
+        shm = shm and self._only_host in (None, *hosts)
         name = (name or f"comm{comm_id}").encode()[: _NAME_BYTES - 1].decode(errors="ignore")
         return (READY, Communicator(comm_id, name, ranks, shm), members, gathering)
 

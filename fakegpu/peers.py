@@ -6,7 +6,9 @@ Plain records of the registry (coordinator.py); the sockets behind them belong t
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
+from pathlib import Path
 
 import attrs
 
@@ -58,6 +60,15 @@ class Member:
     process: Process
     handle: int
     device: int
+
+
+def boot_identity() -> str:
+    """This host as ranks name it in HELLO: boot id and process namespace, in which /proc/PID means the same."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot}/{os.stat('/proc/self/ns/pid').st_ino}"
+    except OSError:
+        return "unknown"  # equals nobody's
 
 
 class Process:

@@ -46,6 +46,7 @@ class Coordinator:
     private folder, or 127.0.0.1 and any port. cluster: a ClusterSpec or a cluster file; without one the first world
     defines it. chunk_bytes, window, eager_bytes: see fg_wire.h (fg_welcome_t). token: secret that ranks must know.
     faults: a plan of faults to inject (faults.py). tls: certificate and key file; TCP only, see tls.py.
+    same_host_shm: over TCP, communicators whose ranks are all on this host share memory; ranks have to ask for it too.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Coordinator:
         pace: str = "none",
         faults: str | os.PathLike | None = None,
         tls: tuple[str, str] | None = None,
+        same_host_shm: bool = False,
     ) -> None:
         if pace not in ("none", "model"):
             raise SettingsError(f"pace {pace!r}: expected none or model")
@@ -93,7 +95,7 @@ class Coordinator:
         self._options = {
             "chunk_bytes": chunk_bytes, "window": window, "eager_bytes": eager_bytes, "token": token,
             "limits": limits, "hooks": hooks, "pacer": Pacer(self.recorder) if pace == "model" else None,
-            "injector": Injector(plan, self.recorder) if plan else None,
+            "injector": Injector(plan, self.recorder) if plan else None, "same_host_shm": same_host_shm,
         }  # fmt: skip
         self._hello_timeout = hello_timeout
         self._loop: EventLoop | None = None

@@ -115,6 +115,8 @@ VARIABLES: tuple[Variable, ...] = (
        "size of one round of a staged or socket transfer", minimum=256),
     _V("STAGING_FORCE_SOCKET", "staging_force_socket", "--staging-force-socket", "bool", False,
        "move payloads through sockets even where memory could be shared"),
+    _V("SAME_HOST_SHM", "same_host_shm", "--same-host-shm", "bool", False,
+       "over TCP too, communicators whose ranks are all on the coordinator's host share memory"),
     _V("P2P_EAGER_BYTES", "eager_bytes", None, "bytes", 1 << 20,
        "a send of at most this many bytes completes without its receive"),
     _V("CLUSTER_REPORT_PATH", "report", "--report", "path", None, "where the coordinator writes its JSON report"),

@@ -26,6 +26,7 @@ FIELDS = (
     "html",
     "max_operations",
     "staging_chunk_bytes",
+    "same_host_shm",
     "pace",
     "faults",
     "token_file",

@@ -144,6 +144,7 @@ def coordinator_options(settings: Settings) -> dict:
         "token": secret,
         "limits": limits,
         **({"tls": (settings.tls_cert, settings.tls_key)} if settings.tls_cert else {}),
+        **({"same_host_shm": True} if settings.same_host_shm else {}),
         **({} if settings.pace == "none" else {"pace": settings.pace}),
         **({"faults": settings.faults} if settings.faults else {}),
     }

@@ -94,7 +94,7 @@ static void fill_hello(fg_hello_t *hello) {
     const fg_profile_t *profile = fg_rt_device_profile(0);
     *hello = (fg_hello_t){
         .version_major = FG_WIRE_VERSION_MAJOR, .version_minor = FG_WIRE_VERSION_MINOR,
-        .features = config->tcp || config->force_socket ? 0 : FG_FEATURE_SHM, .pid = (uint32_t)getpid(),
+        .features = config->shares_memory ? FG_FEATURE_SHM : 0, .pid = (uint32_t)getpid(),
         .role = FG_ROLE_RANK, .timeout_ms = config->timeout_ms, .rank = config->rank,
         .world_size = config->world_size, .local_rank = config->local_rank, .node = config->node,
         .generation = config->generation,

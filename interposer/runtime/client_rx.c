@@ -13,6 +13,7 @@
 #include <unistd.h>
 #include "fault.h"
 #include "comm.h"
+#include "segment.h"
 
 #define LEAD_IDLE_NS 2000000 /* after a job's thread has read the receiver leaves it the next frame for so long */
 
@@ -71,14 +72,17 @@ static int on_error(fg_client_t *client, const fg_frame_t *head, const uint8_t *
 
 static int on_ready(fg_client_t *client, fg_request_t *request, const uint8_t *body) {
     fg_comm_ready_t ready;
-    int fd = -1;
+    int fd = -1, status = FG_OK;
     memcpy(&ready, body, sizeof ready);
     if (ready.flags & FG_COMM_SHM) {
-        if (!client->nfds) {
+        if (client->nfds) {
+            fd = client->fds[0];
+            memmove(client->fds, client->fds + 1, (size_t)--client->nfds * sizeof client->fds[0]);
+        } else if (!ready.control.pid) {
             return FG_PROTOCOL;
+        } else if (fg_segment_reopen(ready.control.pid, ready.control.fd, ready.control.inode, &fd)) {
+            status = fg_rt_set_error(FG_SYSTEM, "sharing memory with the coordinator's host: %s", fg_rt_last_error());
         }
-        fd = client->fds[0];
-        memmove(client->fds, client->fds + 1, (size_t)--client->nfds * sizeof client->fds[0]);
     }
     if (!request || !request->comm) {
         if (fd >= 0) {
@@ -86,7 +90,7 @@ static int on_ready(fg_client_t *client, fg_request_t *request, const uint8_t *b
         }
         return request ? FG_PROTOCOL : FG_OK;
     }
-    int status = fg_comm_made(request->comm, &ready, (const fg_member_t *)(body + sizeof ready), fd);
+    status = status ? status : fg_comm_made(request->comm, &ready, (const fg_member_t *)(body + sizeof ready), fd);
     fg_request_finish(client, request, status, status ? fg_rt_last_error() : "");
     return FG_OK;
 }

@@ -9,7 +9,7 @@
 static uint32_t init_flags(bool nonblocking) {
     const fg_config_t *config = fg_rt_config();
     uint32_t flags = nonblocking ? FG_COMM_NONBLOCKING : 0;
-    return config->tcp || config->force_socket ? flags : flags | FG_COMM_SHM;
+    return config->shares_memory ? flags | FG_COMM_SHM : flags;
 }
 
 static void put_name(char out[FG_NAME_BYTES], const char *name) {

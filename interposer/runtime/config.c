@@ -147,7 +147,8 @@ static void parse_coordinator(void) {
     config.token = token_of();
     config.tls_ca = text_of("FAKEGPU_TLS_CA", NULL);
     config.staging_chunk_bytes = (uint64_t)number_of("FAKEGPU_STAGING_CHUNK_BYTES", 0, INT64_MAX, 0);
-    config.force_socket = flag_of("FAKEGPU_STAGING_FORCE_SOCKET", false);
+    bool same_host = flag_of("FAKEGPU_SAME_HOST_SHM", false);
+    config.shares_memory = !flag_of("FAKEGPU_STAGING_FORCE_SOCKET", false) && (!config.tcp || same_host);
     config.eager_bytes = (uint64_t)number_of("FAKEGPU_P2P_EAGER_BYTES", 0, INT64_MAX, 1 << 20);
     config.duplicate_gpu_error = word_of("FAKEGPU_DUPLICATE_GPU", duplicate, 0) == 1;
     config.nccl_version = (int)number_of("FAKEGPU_NCCL_VERSION", 20000, 99999, 23007);

@@ -38,7 +38,7 @@ typedef struct fg_config {
     const char *session, *token;  /* "" = none */
     const char *tls_ca;           /* NULL = none; set: refused, this side does not speak TLS */
     uint64_t staging_chunk_bytes; /* 0 = coordinator's value */
-    bool force_socket;
+    bool shares_memory; /* with ranks of this host; never when payloads are forced through sockets */
     uint64_t eager_bytes;
     bool duplicate_gpu_error;
     int nccl_version;             /* 23007 */

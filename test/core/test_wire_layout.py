@@ -15,11 +15,11 @@ HEADER = re.sub(r"/\*.*?\*/", "", (INCLUDE / "fg_wire.h").read_text(), flags=re.
 DEFINES = {name: int(value) for name, value in re.findall(r"#define FG_(\w+) (\d+)u?\s*$", HEADER, re.M)}
 BYTES = {"uint8_t": 1, "char": 1, "uint16_t": 2, "uint32_t": 4, "int32_t": 4, "uint64_t": 8}
 KINDS = {"char": "s", "int32_t": "i", "fg_buffer_ref_t": "r"}
-# the protocol's version 1.0: whoever changes a size must raise the version
+# the protocol's version 2.0: whoever changes a size must raise the version
 SIZES = {
     "fg_frame_t": 32, "fg_hello_t": 304, "fg_welcome_t": 72, "fg_auth_t": 32, "fg_error_t": 16, "fg_unique_id_t": 128,
     "fg_comm_init_t": 216, "fg_comm_split_t": 80, "fg_comm_shrink_t": 80, "fg_comm_grow_t": 216, "fg_comm_end_t": 8,
-    "fg_comm_ready_t": 96, "fg_member_t": 16, "fg_buffer_ref_t": 32, "fg_submit_t": 16, "fg_op_t": 96, "fg_go_t": 64,
+    "fg_comm_ready_t": 128, "fg_member_t": 16, "fg_buffer_ref_t": 32, "fg_submit_t": 16, "fg_op_t": 96, "fg_go_t": 64,
     "fg_done_t": 32, "fg_complete_t": 16, "fg_data_t": 16, "fg_note_t": 24,
 }  # fmt: skip
 

@@ -140,7 +140,7 @@ def test_another_protocol_version_is_refused_by_number(coordinator):
         sock.sendall(hello(version_major=9, version_minor=3))
         frame, error = read_frame(sock)
         assert (frame.type, error.status) == (wire.T_ERROR, errors.Status.VERSION)
-        assert "protocol version 9.3, expected 1." in error.text
+        assert "protocol version 9.3, expected 2." in error.text
         assert read_frame(sock) is None
 
 

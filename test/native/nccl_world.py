@@ -39,17 +39,20 @@ class Failed:
 
 
 class World:
-    """`nranks` processes and their coordinator. transport: shm (Unix), socket (Unix, payload through it) or tcp."""
+    """`nranks` processes and their coordinator. transport: shm (Unix), socket (Unix, payload through it),
+    tcp, or tcpshm (TCP, shared memory on one host)."""
 
     def __init__(self, nranks: int, transport: str = "shm", timeout_ms: int = 20_000, options: dict | None = None,
                  **variables: str) -> None:
         self.nranks = nranks
-        self.coordinator = fakegpu.Coordinator("tcp" if transport == "tcp" else "unix", **(options or {})).start()
+        options = {"same_host_shm": transport == "tcpshm", **(options or {})}
+        self.coordinator = fakegpu.Coordinator("tcp" if transport.startswith("tcp") else "unix", **options).start()
         self.environment = {
             "FAKEGPU_COORDINATOR_TRANSPORT": self.coordinator.transport,
             "FAKEGPU_COORDINATOR_ADDR": self.coordinator.address,
             "FAKEGPU_COORDINATOR_TIMEOUT_MS": str(timeout_ms),
             "FAKEGPU_STAGING_FORCE_SOCKET": "1" if transport == "socket" else "0",
+            "FAKEGPU_SAME_HOST_SHM": "1" if transport == "tcpshm" else "0",
             **{name: str(value) for name, value in variables.items()},
         }
         self.processes: list[subprocess.Popen] = []

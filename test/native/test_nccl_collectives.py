@@ -14,7 +14,7 @@ from nccl_world import World, make_world
 SMALL_CHUNK = {"chunk_bytes": 256}  # many rounds with few bytes
 
 
-@pytest.fixture(scope="module", params=["2-shm", "3-shm", "4-shm", "3-socket", "2-tcp"])
+@pytest.fixture(scope="module", params=["2-shm", "3-shm", "4-shm", "3-socket", "2-tcp", "2-tcpshm"])
 def world(request):
     nranks, transport = request.param.split("-")
     with make_world(int(nranks), transport, options=SMALL_CHUNK) as made:

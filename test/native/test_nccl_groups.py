@@ -11,7 +11,7 @@ from test_nccl_collectives import SMALL_CHUNK
 INVALID_ARGUMENT, INVALID_USAGE = 4, 5
 
 
-@pytest.fixture(scope="module", params=["2-shm", "3-shm", "3-socket", "2-tcp"])
+@pytest.fixture(scope="module", params=["2-shm", "3-shm", "3-socket", "2-tcp", "2-tcpshm"])
 def world(request):
     nranks, transport = request.param.split("-")
     with make_world(int(nranks), transport, options=SMALL_CHUNK) as made:

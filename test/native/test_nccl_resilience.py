@@ -11,7 +11,7 @@ from nccl_world import World
 
 pytestmark = pytest.mark.resilience
 REMOTE, TIMEOUT, MISMATCH = 6, 8, 5
-TRANSPORTS = ["shm", "socket", "tcp"]
+TRANSPORTS = ["shm", "socket", "tcp", "tcpshm"]
 
 
 @pytest.fixture
@@ -113,3 +113,13 @@ def test_small_messages_by_the_thousand(make, transport) -> None:
     found = document(world)
     assert found["resilience"]["failure_count"] == 0
     assert [found["collectives"][kind]["calls"] for kind in ("all_reduce", "all_gather", "broadcast")] == [250] * 3
+
+
+@pytest.mark.parametrize("transport, used", [("shm", "shared_memory"), ("socket", "socket_payload"), ("tcp", "socket_payload"),
+                                             ("tcpshm", "shared_memory")])
+def test_the_report_says_what_moved_the_payload(make, transport, used) -> None:
+    world = make(2, transport)
+    world.run(bodies.submit, [("all_reduce", 8)] * 2)
+    found = document(world)
+    assert {operation["buffer_transport"] for operation in found["operation_timeline"]["entries"]} == {used}
+    assert found["cluster"]["coordinator_transport"] == ("tcp" if transport.startswith("tcp") else "unix")

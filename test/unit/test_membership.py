@@ -35,8 +35,8 @@ def joiner(rank, owner=None, **fields):
     return Joiner(owner or process(), rank, rank, fields.pop("timeout_ns", SECOND), **fields)
 
 
-def membership(shm=False):
-    return Membership(42, shm)
+def membership(shm=False, only_host=None):
+    return Membership(42, shm, only_host)
 
 
 def init_all(made: Membership, joiners: list, order=None, uid=None) -> list:
@@ -87,19 +87,21 @@ def test_several_ranks_of_one_process_keep_their_global_ranks_by_device():
 
 
 @pytest.mark.parametrize(
-    ("allowed", "flags", "boots", "expected"),
+    ("allowed", "flags", "boots", "only", "expected"),
     [
-        (True, [COMM_SHM, COMM_SHM], "bb", True),
-        (True, [COMM_SHM, 0], "bb", False),
-        (True, [COMM_SHM, COMM_SHM], "bc", False),
-        (True, [COMM_SHM, COMM_SHM], ["", ""], False),
-        (False, [COMM_SHM, COMM_SHM], "bb", False),
+        (True, [COMM_SHM, COMM_SHM], "bb", None, True),
+        (True, [COMM_SHM, 0], "bb", None, False),
+        (True, [COMM_SHM, COMM_SHM], "bc", None, False),
+        (True, [COMM_SHM, COMM_SHM], ["", ""], None, False),
+        (False, [COMM_SHM, COMM_SHM], "bb", None, False),
+        (True, [COMM_SHM, COMM_SHM], "bb", "b", True),
+        (True, [COMM_SHM, COMM_SHM], "bb", "c", False),
     ],
-    ids=["all", "one-cannot", "two-hosts", "unknown-hosts", "tcp"],
+    ids=["all", "one-cannot", "two-hosts", "unknown-hosts", "tcp", "tcp-coordinators-host", "tcp-another-host"],
 )
-def test_shared_memory_needs_everybody_on_one_host(allowed, flags, boots, expected):
+def test_shared_memory_needs_everybody_on_one_host(allowed, flags, boots, only, expected):
     joiners = [joiner(i, process(boot_id=boots[i]), flags=flags[i]) for i in range(2)]
-    ((_, comm, _, _),) = init_all(membership(allowed), joiners)
+    ((_, comm, _, _),) = init_all(membership(allowed, only), joiners)
     assert comm.shm is expected
 
 

@@ -15,7 +15,7 @@ from fakegpu.settings import (
 )
 
 DOCUMENTED_FLAGS = """--mode --dist-mode --cluster-config --nodes --gpus-per-node --coordinator-transport
---coordinator-addr --device-count --devices --profile --timeout-ms --staging-chunk-bytes --staging-force-socket
+--coordinator-addr --device-count --devices --profile --timeout-ms --staging-chunk-bytes --staging-force-socket --same-host-shm
 --report --markdown-report --report-max-operations --trace --html --pace --faults --token-file --strict --oom-policy
 --unsupported-api --lib-dir --verbose --quiet""".split()
 DOCUMENTED_NAMES = """MODE DIST_MODE CLUSTER_CONFIG COORDINATOR_TRANSPORT COORDINATOR_ADDR COORDINATOR_TIMEOUT_MS

@@ -15,7 +15,7 @@
 #endif
 
 #define FG_WIRE_MAGIC 0x31504746u /* "FGP1" */
-#define FG_WIRE_VERSION_MAJOR 1   /* a different major is refused */
+#define FG_WIRE_VERSION_MAJOR 2   /* a different major is refused */
 #define FG_WIRE_VERSION_MINOR 0   /* a newer minor is accepted */
 #define FG_UNIQUE_ID_BYTES 128
 #define FG_NAME_BYTES 64
@@ -26,7 +26,7 @@
 #define FG_MAX_OPS_PER_FRAME 65536u
 
 /* feature bits, HELLO and WELCOME */
-#define FG_FEATURE_SHM 1u   /* can map other ranks' memory through /proc/PID/fd (Unix transport, same host) */
+#define FG_FEATURE_SHM 1u   /* can map other ranks' memory through /proc/PID/fd (same host; over TCP with FAKEGPU_SAME_HOST_SHM) */
 #define FG_FEATURE_TOKEN 2u /* WELCOME: coordinator wants an AUTH frame before anything else */
 
 typedef enum fg_frame_type {
@@ -37,8 +37,8 @@ typedef enum fg_frame_type {
     FG_T_ACK = 4,        /* s->c no body: the request succeeded */
     FG_T_UNIQUE_ID = 5,  /* c->s no body; s->c fg_unique_id_t */
     FG_T_COMM_INIT = 6,  /* c->s fg_comm_init_t */
-    FG_T_COMM_READY = 7, /* s->c fg_comm_ready_t + fg_member_t[nranks]; with FG_COMM_SHM one descriptor (the control
-                            segment) travels beside it as SCM_RIGHTS */
+    FG_T_COMM_READY = 7, /* s->c fg_comm_ready_t + fg_member_t[nranks]; with FG_COMM_SHM over a Unix socket one
+                            descriptor (the control segment) travels beside it as SCM_RIGHTS */
     FG_T_COMM_SPLIT = 8, /* c->s fg_comm_split_t; header.member = parent's; answered by COMM_READY (nranks 0: no colour) */
     FG_T_COMM_SHRINK = 9,   /* c->s fg_comm_shrink_t + int32[nexclude]; answered by COMM_READY */
     FG_T_COMM_GROW = 10,    /* c->s fg_comm_grow_t; answered by COMM_READY */
@@ -128,6 +128,15 @@ typedef struct fg_comm_grow {
 } fg_comm_grow_t;
 typedef struct fg_comm_end { int32_t status; uint32_t text_bytes; } fg_comm_end_t;
 
+/* Where a buffer lies, for ranks that can map it: /proc/<pid>/fd/<fd>, checked against inode. */
+typedef struct fg_buffer_ref {
+    uint32_t pid;   /* 0 = not mappable: stage it */
+    int32_t fd;
+    uint64_t inode;
+    uint64_t offset;
+    uint64_t bytes; /* from offset on; nobody touches memory beyond */
+} fg_buffer_ref_t;
+
 typedef struct fg_comm_ready {
     uint64_t comm;   /* the communicator, the same number on every member */
     uint64_t member; /* this rank's handle in it */
@@ -135,6 +144,7 @@ typedef struct fg_comm_ready {
     int32_t nranks, rank;
     uint32_t control_slots; /* operations that may be outstanding per member (see fg_core.h) */
     char name[FG_NAME_BYTES];
+    fg_buffer_ref_t control; /* with FG_COMM_SHM over TCP: the control segment in the coordinator's process */
 } fg_comm_ready_t;
 typedef struct fg_member { int32_t global_rank, node, device; uint32_t pid; } fg_member_t;
 
@@ -152,15 +162,6 @@ typedef enum fg_dtype { /* ncclDataType_t's numbers */
 typedef enum fg_redop { /* ncclRedOp_t's numbers; a user's pre-multiplied sum is FG_PREMULSUM + a scalar */
     FG_SUM = 0, FG_PROD = 1, FG_MAX = 2, FG_MIN = 3, FG_AVG = 4, FG_PREMULSUM = 5, FG_REDOP_COUNT = 6
 } fg_redop_t;
-
-/* Where a buffer lies, for ranks that can map it: /proc/<pid>/fd/<fd>, checked against inode. */
-typedef struct fg_buffer_ref {
-    uint32_t pid;   /* 0 = not mappable: stage it */
-    int32_t fd;
-    uint64_t inode;
-    uint64_t offset;
-    uint64_t bytes; /* from offset on; nobody touches memory beyond */
-} fg_buffer_ref_t;
 
 #define FG_OP_IN_PLACE 1u
 #define FG_OP_STAGED 2u  /* submit: this member's buffers cannot be mapped; go: some member's cannot, use staging rounds */
@@ -219,7 +220,7 @@ FG_ASSERT_SIZE(fg_frame_t, 32);
 FG_ASSERT_SIZE(fg_hello_t, 304);
 FG_ASSERT_SIZE(fg_welcome_t, 72);
 FG_ASSERT_SIZE(fg_comm_init_t, 216);
-FG_ASSERT_SIZE(fg_comm_ready_t, 96);
+FG_ASSERT_SIZE(fg_comm_ready_t, 128);
 FG_ASSERT_SIZE(fg_buffer_ref_t, 32);
 FG_ASSERT_SIZE(fg_op_t, 96);
 FG_ASSERT_SIZE(fg_go_t, 64);

@@ -67,7 +67,8 @@ typedef struct fg_record {
 #define FG_COMM_GROW_FIELDS(X, t)                                                                   \
     X(t, unique_id) X(t, nranks) X(t, rank) X(t, device) X(t, flags) X(t, timeout_ms) X(t, reserved) X(t, name)
 #define FG_COMM_END_FIELDS(X, t) X(t, status) X(t, text_bytes)
-#define FG_COMM_READY_FIELDS(X, t) X(t, comm) X(t, member) X(t, flags) X(t, nranks) X(t, rank) X(t, control_slots) X(t, name)
+#define FG_COMM_READY_FIELDS(X, t) X(t, comm) X(t, member) X(t, flags) X(t, nranks) X(t, rank) X(t, control_slots) X(t, name) \
+    X(t, control)
 #define FG_MEMBER_FIELDS(X, t) X(t, global_rank) X(t, node) X(t, device) X(t, pid)
 #define FG_BUFFER_REF_FIELDS(X, t) X(t, pid) X(t, fd) X(t, inode) X(t, offset) X(t, bytes)
 #define FG_SUBMIT_FIELDS(X, t) X(t, nops) X(t, timeout_ms) X(t, issue_ns)
