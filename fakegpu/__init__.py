@@ -11,6 +11,7 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "Coordinator": "fakegpu.server",
     "connect": "fakegpu.client",
+    "register_kernel": "fakegpu.kernels",
     "FakeGPUError": "fakegpu.errors",
 }
 __all__ = ["__version__", *_PUBLIC]

@@ -102,15 +102,19 @@ int fg_rt_register_kernel(const char *pattern, fg_kernel_fn fn, void *context) {
 }
 
 static int refuse(const char *name) {
-    char *(*demangle)(const char *, char *, size_t *, int *);
-    *(void **)&demangle = dlsym(RTLD_DEFAULT, "__cxa_demangle");
+    char *(*demangle)(const char *, char *, size_t *, int *) = NULL;
+    void *library = dlopen("libstdc++.so.6", RTLD_LAZY | RTLD_NOLOAD); /* there in every program with such kernels */
+    if (library)
+        *(void **)&demangle = dlsym(library, "__cxa_demangle");
     int failed = 1;
     char *readable = demangle ? demangle(name, NULL, NULL, &failed) : NULL;
     int status = fg_rt_set_error(FG_CUDA(98), "kernel %.600s%s%.600s cannot run without a GPU; register a host substitute "
-                                 "for it or use an operator of the framework instead", name, readable ? " = " : "",
+                                 "for it (fakegpu.register_kernel) or use an operator of the framework instead", name, readable ? " = " : "",
                                  readable ? readable : "");
     fg_rt_log(FG_LOG_INFO, "launch refused: %s", fg_rt_last_error());
     free(readable);
+    if (library)
+        dlclose(library);
     return status;
 }
 

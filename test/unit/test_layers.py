@@ -22,7 +22,7 @@ LAYERS = (
     ("coordinator", "membership", "formation", "admission", "peers", "relay", "pace", "injection"),
     ("server", "eventloop", "connection", "endpoint", "report", "client", "member", "task", "control", "framesocket",
      "tls"),
-    ("cli", "launch", "testing", "nccl_ctypes", "bootstrap", "__main__"),
+    ("cli", "launch", "testing", "nccl_ctypes", "kernels", "bootstrap", "__main__"),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 APART = "torchhost"  # imports torch and L0 only; nothing imports it but its own hook
