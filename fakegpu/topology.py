@@ -48,6 +48,11 @@ class Topology:
         ring = tuple(rank for members in by_node.values() for rank in members)
         return Placement(ring, tuple(by_node), tuple(len(members) for members in by_node.values()))
 
+    def place_in_node(self, rank: int) -> int:
+        """The rank's position among those of its node, which its GPU and its NIC share."""
+        ranks = self.cluster.nodes[self.cluster.node_index(rank)].ranks
+        return ranks.index(rank) if rank in ranks else 0
+
     def same_node(self, a: int, b: int) -> bool:
         return self.cluster.node_index(a) == self.cluster.node_index(b)
 

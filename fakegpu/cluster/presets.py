@@ -37,7 +37,7 @@ class Preset:
             )
             for i in range(nodes)
         )
-        fabrics = self.intra_node, self.inter_node
+        fabrics = self.intra_node, with_nics_of(self.inter_node, per_node, self.gpus_per_node)
         return ClusterSpec(self.name, specs, *fabrics, algorithm=self.algorithm)
 
 
@@ -122,4 +122,11 @@ def part_of(spec: ClusterSpec, nodes: int | None, gpus_per_node: int | None) -> 
             raise ClusterError(f"{spec.path}: {node.id}: gpus per node: found {size}, expected 1 to {len(node.ranks)}")
         specs.append(attrs.evolve(node, ranks=tuple(range(first, first + size)), gpus=node.gpus[:size]))
         first += size
-    return attrs.evolve(spec, nodes=tuple(specs))
+    gpus = max(len(node.ranks) for node in spec.nodes)
+    nearest = with_nics_of(spec.inter_node, max(len(node.ranks) for node in specs), gpus)
+    return attrs.evolve(spec, nodes=tuple(specs), inter_node=nearest)
+
+
+def with_nics_of(fabric: Fabric, gpus: int, of: int) -> Fabric:
+    """The fabric with the NICs beside `gpus` of a node's `of` GPUs: a part of a node does not use the others."""
+    return fabric if fabric.nics is None else attrs.evolve(fabric, nics=max(1, fabric.nics * gpus // of))

@@ -19,11 +19,17 @@ NVLINK_TYPES = ("nvlink", "nvswitch")
 class Shared:
     plateau_exponent: float
     plateau_half_bytes: float
+    plateau_sharpness: float
+    plateau_reduce_scatter: float
+    ll_overlap: float
+    simple_launch: float
+    pair_launch: float
     ll128_step_ratio: float
     ll128_efficiency: float
     simple_step_exponent: float
     simple_fill: float
     simple_fill_exponent: float
+    simple_fill_power: float
     copy_all_reduce: float
     copy_all_gather: float
     copy_reduce_scatter: float
@@ -36,18 +42,14 @@ class Shared:
     net_simple_exponent: float
     net_ll_inflight_kb: float
 
+    def plateau(self, size: float) -> float:
+        """Share of the per-peer cost that a message of this size shows."""
+        grown = (size / self.plateau_half_bytes) ** self.plateau_sharpness
+        return grown / (1 + grown)
+
     def copy(self, kind: str) -> float:
         """Local copies of a collective; the rooted ones copy about as much as an all-gather."""
         return getattr(self, f"copy_{kind}", self.copy_all_gather)
-
-
-@attrs.frozen
-class HostPath:
-    """Microseconds per kilobyte that each GPU beyond two adds on the host's shared bridges."""
-
-    ring: float = 0.0
-    ll: float = 0.0
-    pair: float = 0.0
 
 
 @attrs.frozen
@@ -83,7 +85,11 @@ class Family:
     ll_efficiency: float = 0.0
     pair_link_efficiency: float = 0.0
     nvls_efficiency: float = 0.0
-    host_us_per_kb: HostPath = HostPath()
+    # what each GPU beyond two adds on the host's shared bridges: to a step, and to every kilobyte
+    host_step_us: float = 0.0
+    host_ring_us_per_kb: float = 0.0
+    host_ll_us_per_kb: float = 0.0
+    host_pair_us_per_kb: float = 0.0
 
     @property
     def is_pcie(self) -> bool:
@@ -121,10 +127,11 @@ def load(path: str | None = None) -> Constants:
 
 
 def build(data: dict) -> Constants:
-    families = {}
+    families, shared = {}, Shared(**data["shared"])
     for name, values in data["families"].items():
         values = dict(values)
-        host = HostPath(**values.pop("host_us_per_kb", {}))
-        families[name] = Family(name=name, choice=Choice(**values.pop("choice")), host_us_per_kb=host, **values)
+        values.setdefault("simple_us", values["base_us"] * shared.simple_launch)
+        values.setdefault("pair_base_us", values["base_us"] * shared.pair_launch)
+        families[name] = Family(name=name, choice=Choice(**values.pop("choice")), **values)
     efficiency = {name: values["efficiency"] for name, values in data["networks"].items()}
-    return Constants(Shared(**data["shared"]), families, efficiency, NcclTuning(**data["nccl"]))
+    return Constants(shared, families, efficiency, NcclTuning(**data["nccl"]))

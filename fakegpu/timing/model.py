@@ -27,6 +27,8 @@ class Estimate:
     bandwidth_us: float
     contention_us: float  # part of bandwidth_us that oversubscription costs
     bottleneck: str  # the link that sets the bandwidth part
+    inside_us: float = 0.0  # how long links within the nodes are busy
+    across_us: float = 0.0  # how long the NICs are busy
 
 
 NOTHING = Estimate(0.0, "none", "none", 0, 0.0, 0.0, 0.0, "")
@@ -75,6 +77,7 @@ class TimeModel:
         else:
             net = self._network(ranks)
             if kind in PAIRWISE:
+                net = self._network(ranks, self._leaves_rail(node, ranks))
                 return [(network.all_to_all if kind == "all_to_all" else network.rooted)(node, net, size)]
             found = network.candidates(node, net, kind, size)
         return self.restriction.apply(found, kind)
@@ -86,7 +89,12 @@ class TimeModel:
         node, size = self._node((src, dst)), operation.size_bytes
         if self.topology.same_node(src, dst):
             return [onenode.pair(node, size)]
-        return [network.pair(node, self._network((src, dst)), size)]
+        return [network.pair(node, self._network((src, dst), self._leaves_rail(node, (src, dst))), size)]
+
+    def _leaves_rail(self, node: Node, ranks: tuple[int, ...]) -> bool:
+        """Whether ranks at different places of their nodes talk directly: NVLink would carry that to the right rail."""
+        places = {self.topology.place_in_node(rank) for rank in ranks}
+        return bool(self.cluster.inter_node.rails) and node.family.is_pcie and len(places) > 1
 
     def _explain(self, best: Candidate) -> Estimate:
         across = best.scope == "inter_node"
@@ -105,6 +113,8 @@ class TimeModel:
             bandwidth_us=best.bandwidth_us,
             contention_us=contention,
             bottleneck=bottleneck,
+            inside_us=best.bandwidth_us * best.inside_share,
+            across_us=best.bandwidth_us * best.across_share,
         )
 
     def traffic(self, operation: Operation, estimate: Estimate) -> dict[tuple[int, int], int]:
@@ -123,14 +133,15 @@ class TimeModel:
             family=family,
             ranks=place.max_per_node,
             link_gbps=link,
-            step_us=fabric.latency_us,
+            step_us=fabric.latency_us + family.host_step_us * max(0, place.max_per_node - 2),
+            step_extra_us=max(0.0, fabric.latency_us - family.step_us),
             efficiency=fabric.efficiency,
             multicast=_multicast(gpus, fabric, family),
         )
 
-    def _make_network(self, ranks: tuple[int, ...]) -> Network:
+    def _make_network(self, ranks: tuple[int, ...], leaves_rail: bool = False) -> Network:
         place, fabric = self.topology.placement(ranks), self.cluster.inter_node
-        levels, over = _switch_levels(place, fabric)
+        levels, over = _switch_levels(place, fabric, leaves_rail)
         return Network(
             fabric=fabric,
             placement=place,
@@ -148,12 +159,15 @@ def _multicast(gpus: list[GpuProfile], fabric: Fabric, family: model_constants.F
     return fabric.topology in (None, "switch") if fabric.multicast is None else fabric.multicast
 
 
-def _switch_levels(place: Placement, fabric: Fabric) -> tuple[float, float]:
-    """Latency of the switch levels that a communicator crosses, and the worst oversubscription on the way."""
+def _switch_levels(place: Placement, fabric: Fabric, leaves_rail: bool) -> tuple[float, float]:
+    """Latency of the switch levels that a communicator crosses, and the worst oversubscription on the way.
+
+    With rails, the first level joins the NICs of one rail only: what leaves the rail crosses its uplinks as well.
+    """
     latency, over = 0.0, fabric.oversubscription
-    for level in fabric.switches:
+    for depth, level in enumerate(fabric.switches):
         latency += level.latency_us
-        if len({node // level.nodes for node in place.nodes}) == 1:
+        if len({node // level.nodes for node in place.nodes}) == 1 and not (leaves_rail and depth == 0):
             break
         over = max(over, level.oversubscription)
     return latency, over

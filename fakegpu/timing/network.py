@@ -33,16 +33,20 @@ class Network:
     gpus_per_nic_node: int  # GPUs of a node that share its NICs
 
     @property
+    def nic_rate(self) -> float:
+        """GB/s of payload that one NIC takes in one direction, oversubscription included."""
+        return self.fabric.bandwidth_gbps / 8 * self.efficiency / self.oversubscription
+
+    @property
     def node_rate(self) -> float:
-        """GB/s of payload that a node's NICs take in one direction, oversubscription included."""
-        fabric = self.fabric
-        return fabric.bandwidth_gbps / 8 * (fabric.nics or 1) * self.efficiency / self.oversubscription
+        """GB/s of the NICs that a node's ranks of this communicator reach: those nearest to their GPUs."""
+        part = min(1.0, self.placement.max_per_node / self.gpus_per_nic_node)
+        return self.nic_rate * max(1.0, (self.fabric.nics or 1) * part)
 
     @property
     def pair_rate(self) -> float:
         """GB/s that one GPU reaches: its share of the NICs, at least one of them."""
-        nics = self.fabric.nics or 1
-        return self.node_rate / nics * max(1.0, nics / self.gpus_per_nic_node)
+        return self.nic_rate * max(1.0, (self.fabric.nics or 1) / self.gpus_per_nic_node)
 
 
 def _finish(
@@ -56,11 +60,14 @@ def _finish(
     across: float,
 ) -> Candidate:
     """A candidate whose bandwidth part comes from `inside` or `across`, whichever takes longer."""
+    longer = max(inside, across)
+    shares = {"inside_share": inside / longer, "across_share": across / longer} if longer else {}
     total = latency + bandwidth
     if across < inside:
-        return Candidate(algorithm, protocol, count, total, latency, bandwidth)
+        return Candidate(algorithm, protocol, count, total, latency, bandwidth, **shares)
     relieved = max(inside, across / net.oversubscription) / across if across else 1.0
-    return Candidate(algorithm, protocol, count, total, latency, bandwidth, "inter_node", bandwidth * (1 - relieved))
+    penalty = bandwidth * (1 - relieved)
+    return Candidate(algorithm, protocol, count, total, latency, bandwidth, "inter_node", penalty, **shares)
 
 
 def candidates(node: Node, net: Network, kind: str, size: float) -> list[Candidate]:
@@ -119,7 +126,7 @@ def _network_candidate(
         # Half of each line is flags, and what is in flight is bounded by the buffers: rate = in flight / latency.
         window = shared.net_ll_inflight_kb / max(net.hop_us, 1e-6)
         share = max(2 * max(inside_us, across_us), across_us * net.node_rate / window)
-        latency += shared.net_plateau * net.hop_us * size / (size + shared.plateau_half_bytes)
+        latency += shared.net_plateau * net.hop_us * shared.plateau(size)
         bandwidth = share
     else:
         fill = shared.net_simple * net.hop_us * max(1.0, filled / 2) ** shared.net_simple_exponent

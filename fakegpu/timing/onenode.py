@@ -28,6 +28,8 @@ class Candidate:
     bandwidth_us: float
     scope: str = "intra_node"  # of the link that sets the bandwidth part
     contention_us: float = 0.0  # part of bandwidth_us that oversubscription between nodes costs
+    inside_share: float = 1.0  # of bandwidth_us, that the links within a node are busy for
+    across_share: float = 0.0  # of bandwidth_us, that the NICs are busy for
 
     @property
     def time_us(self) -> float:
@@ -43,6 +45,7 @@ class Node:
     ranks: int
     link_gbps: float  # nominal, GB/s, one direction
     step_us: float  # one LL step
+    step_extra_us: float  # what the cluster file's latency exceeds the family's step by
     efficiency: float | None  # of the cluster file
     multicast: bool
 
@@ -52,20 +55,20 @@ class Node:
 
     @property
     def ring_rate(self) -> float:
-        return self.rate(self.efficiency or self.family.link_efficiency, self.family.host_us_per_kb.ring)
+        return self.rate(self.efficiency or self.family.link_efficiency, self.family.host_ring_us_per_kb)
 
     @property
     def ll_rate(self) -> float:
         family = self.family
         if family.is_pcie:
-            return self.rate(family.ll_efficiency, family.host_us_per_kb.ll)
+            return self.rate(family.ll_efficiency, family.host_ll_us_per_kb)
         return min(family.ll_gbps, 0.7 * self.ring_rate)
 
     @property
     def pair_rate(self) -> float:
         family = self.family
         share = family.pair_link_efficiency or family.link_efficiency
-        return self.rate(self.efficiency or share, family.host_us_per_kb.pair) * family.pair_efficiency
+        return self.rate(self.efficiency or share, family.host_pair_us_per_kb) * family.pair_efficiency
 
     @property
     def nvls_rate(self) -> float:
@@ -88,18 +91,21 @@ def _ring(node: Node, kind: str, size: float, protocol: str) -> Candidate:
     count = steps(kind, n)
     traffic = size * bus_factor(kind, n) / 1e3
     plateau = family.plateau_us * (n - 1) ** shared.plateau_exponent
+    if kind == "reduce_scatter":
+        plateau *= shared.plateau_reduce_scatter
     copied = traffic / node.ring_rate * (n + shared.copy(kind)) / n
     if protocol == "LL":
-        share = size / (size + shared.plateau_half_bytes)
-        latency = family.base_us + count * node.step_us + plateau * share
-        bandwidth = traffic / node.ll_rate
+        # Early steps of a long ring hide the transfer of later ones, until the transfer takes longer.
+        hidden, moved = shared.ll_overlap * count * node.step_us, traffic / node.ll_rate
+        latency = family.base_us + count * node.step_us + plateau * shared.plateau(size)
+        bandwidth = math.hypot(hidden, moved) - hidden
     elif protocol == "LL128":
         latency = family.base_us + count * node.step_us * shared.ll128_step_ratio + plateau
         bandwidth = copied / shared.ll128_efficiency
     else:
-        extra = count * max(0.0, node.step_us - family.step_us)
+        extra = count * node.step_extra_us
         latency = family.base_us + family.simple_us * count**shared.simple_step_exponent + extra
-        bandwidth = copied + shared.simple_fill * count**shared.simple_fill_exponent * math.sqrt(copied)
+        bandwidth = copied + shared.simple_fill * count**shared.simple_fill_exponent * copied**shared.simple_fill_power
     expected = _expected(node, "ring", count, traffic, protocol)
     return Candidate("ring", protocol, count, expected, latency, bandwidth)
 
@@ -158,7 +164,7 @@ def pair(node: Node, size: float) -> Candidate:
 def _pairwise(node: Node, size: float, peers: int, moved: float) -> Candidate:
     shared, family = node.constants.shared, node.family
     share = size / (size + shared.pair_half_bytes)
-    extra = max(0.0, node.step_us - family.step_us)
+    extra = node.step_extra_us
     latency = family.pair_base_us + family.pair_peer_us * peers + family.pair_plateau_us * share + extra
     bandwidth = moved + family.pair_fill * math.sqrt(moved * family.pair_efficiency)
     return Candidate("p2p", "Simple", 1, latency + bandwidth, latency, bandwidth)
