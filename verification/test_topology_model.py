@@ -25,7 +25,7 @@ def traffic(spec: ClusterSpec, kind: str, count: int, algorithm: str = "ring", m
     """Bytes from rank to rank of a float32 operation."""
     model = TimeModel(spec, Restriction.parse(algorithm, strict=True) if algorithm else None)
     operation = Operation(kind, members or tuple(range(spec.world_size)), count, 4, root=root)
-    return model.traffic(operation, model.estimate(operation))
+    return model.traffic(operation, model.estimate(operation).algorithm)
 
 
 def between_nodes(spec: ClusterSpec, pairs: dict) -> dict:

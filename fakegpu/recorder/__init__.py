@@ -144,7 +144,7 @@ class Recorder:
     def modeled_time_us(self, event: OperationEvent) -> float:
         """Modelled time of one operation; remembered, so that pacing can ask for each."""
         self.model()
-        return self._accounting.plan(event).estimate.time_us
+        return self._accounting.estimate(event).time_us
 
     def least_execution_us(self, event: OperationEvent) -> float:
         """Shortest measured time of earlier operations equal to this one; 0 without any."""
@@ -194,8 +194,7 @@ class Recorder:
         if not self._buckets:
             return
         self._accounting.use(cluster or self._effective_cluster())
-        for bucket in self._buckets.values():
-            self._accounting.add(bucket, self._rank, self._communicators)
+        self._accounting.add(self._buckets.values(), self._rank, self._communicators)
         self._buckets.clear()
 
     def _effective_cluster(self) -> ClusterSpec:
@@ -210,5 +209,5 @@ class Recorder:
 
 
 def _key(event: OperationEvent) -> tuple:
-    """Operations with equal keys have the same plan."""
+    """Operations with equal keys are counted together."""
     return event.comm_id, event.kind, event.count, event.element_bytes, event.root, event.src, event.dst

@@ -6,6 +6,7 @@ the same directory, then a rename). The document's contract is cluster_report.sc
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import tempfile
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from fakegpu import settings
 from fakegpu.errors import SpecError
+from fakegpu.report import quickcheck
 from fakegpu.report.document import build
 from fakegpu.report.markdown import render as render_markdown
 from fakegpu.report.text import dumps
@@ -87,8 +89,15 @@ def schema() -> dict:
     return json.loads((Path(settings.data_dir()) / "schemas" / SCHEMA_NAME).read_text(encoding="utf-8"))
 
 
+@functools.cache
+def _quick_check() -> quickcheck.Check:
+    return quickcheck.compile_schema(schema())
+
+
 def validate(document: dict) -> None:
     """ReportError names the first place that breaks the schema."""
+    if _quick_check()(document):
+        return
     import jsonschema
 
     validator = jsonschema.Draft202012Validator(schema())

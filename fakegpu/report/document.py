@@ -225,7 +225,7 @@ def _timeline(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def _entry(snapshot: Snapshot, index: int, event: OperationEvent) -> dict[str, Any]:
-    estimate = snapshot.accounting.plan(event).estimate
+    estimate = snapshot.accounting.estimate(event)
     collective = event.kind in COLLECTIVE_KINDS
     return {
         "index": index,

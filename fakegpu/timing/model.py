@@ -117,9 +117,9 @@ class TimeModel:
             across_us=best.bandwidth_us * best.across_share,
         )
 
-    def traffic(self, operation: Operation, estimate: Estimate) -> dict[tuple[int, int], int]:
-        """Bytes from rank to rank under the algorithm that `estimate` chose."""
-        return traffic.of(operation, self.topology.placement(operation.ranks), estimate.algorithm)
+    def traffic(self, operation: Operation, algorithm: str) -> dict[tuple[int, int], int]:
+        """Bytes from rank to rank under the algorithm that an estimate chose."""
+        return traffic.of(operation, self.topology.placement(operation.ranks), algorithm)
 
     def _make_node(self, ranks: tuple[int, ...]) -> Node:
         place = self.topology.placement(ranks)

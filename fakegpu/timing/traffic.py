@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+import attrs
+
 from fakegpu.timing.shapes import Operation
 from fakegpu.topology import Placement, double_tree, ring_edges
 
@@ -39,6 +41,16 @@ def of(operation: Operation, placement: Placement, algorithm: str = "ring") -> T
         case "scatter":
             return {(operation.root, rank): block for rank in ring if rank != operation.root}
     raise ValueError(f"kind: found {kind!r}, expected an operation that the model knows")
+
+
+def unit(operation: Operation) -> tuple[Operation, int]:
+    """The smallest operation with this one's pattern, and what its bytes are multiplied by to get this one's.
+
+    Only the slices of an all-reduce depend on the count itself; everything else moves whole blocks.
+    """
+    if operation.kind == "all_reduce":
+        return attrs.evolve(operation, element_bytes=1), operation.element_bytes if operation.count else 0
+    return attrs.evolve(operation, count=1, element_bytes=1), operation.count * operation.element_bytes
 
 
 def slices(count: int, parts: int) -> list[int]:

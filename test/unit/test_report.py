@@ -3,11 +3,14 @@ import json
 import os
 from pathlib import Path
 
+import jsonschema
 import pytest
 from fakegpu import report
 from fakegpu.cluster import ClusterSpec
 from fakegpu.recorder import COLLECTIVE_KINDS, FailureEvent, OperationEvent, Recorder, RecoveryEvent
 from fakegpu.recorder import logical_payload_bytes
+from fakegpu.report import quickcheck
+from fakegpu.timing import TimeModel
 
 ROOT = Path(__file__).resolve().parents[2]
 _spec = importlib.util.spec_from_file_location("check_cluster_report", ROOT / "verification/check_cluster_report.py")
@@ -126,3 +129,78 @@ def test_a_file_that_is_no_report_is_refused(tmp_path, text):
     path.write_text(text)
     with pytest.raises(report.ReportError, match="bad.json"):
         report.load(path)
+
+
+def leaves(value, path=()):
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from leaves(item, (*path, key))
+    elif isinstance(value, list):
+        for index, item in enumerate(value[:2]):
+            yield from leaves(item, (*path, index))
+    yield path
+
+
+def test_the_quick_check_lets_nothing_pass_that_jsonschema_refuses(recorder):
+    document = report.build(recorder.snapshot())
+    quick = quickcheck.compile_schema(report.schema())
+    judge = jsonschema.Draft202012Validator(report.schema())
+    assert quick(document)
+    refused = 0
+    for *where, last in [path for path in list(leaves(document)) if path]:
+        holder = document
+        for step in where:
+            holder = holder[step]
+        for wrong in (-1, True, None, "x", 1.5, [], {}, [-1], float("nan")):
+            right, holder[last] = holder[last], wrong
+            if not quick(document):
+                refused += 1
+            else:
+                assert not list(judge.iter_errors(document)), (*where, last, wrong)
+            holder[last] = right
+    assert refused > 2000
+
+
+@pytest.mark.parametrize(
+    ("schema", "good", "bad"),
+    [
+        ({"type": "array", "items": {"$ref": "#/$defs/n"}, "$defs": {"n": {"type": "integer"}}}, [1, 2], [1, True]),
+        ({"type": "object", "required": ["a"], "additionalProperties": False, "properties": {"a": {}}}, None, {"b": 1}),
+        ({"type": ["string", "null"]}, None, 0),
+        ({"enum": ["a", 1]}, 1, True),
+        ({"type": "number", "exclusiveMinimum": 0}, 0.5, 0),
+        ({"type": "array", "minItems": 1}, [0], []),
+        ({"type": "string", "pattern": "a"}, None, "a"),
+    ],
+)
+def test_quick_check_keywords(schema, good, bad):
+    quick = quickcheck.compile_schema(schema)
+    assert not quick(bad)
+    assert good is None or quick(good)
+
+
+def test_operations_that_differ_in_size_share_one_pattern(monkeypatch):
+    """All-to-alls of 512 ranks have 261,632 edges each: 40 sizes must not cost 40 times that."""
+    asked = []
+    whole = TimeModel.traffic
+
+    def traffic(model, operation, algorithm):
+        asked.append(operation.kind)
+        return whole(model, operation, algorithm)
+
+    monkeypatch.setattr(TimeModel, "traffic", traffic)
+    recorder, ranks = Recorder(ClusterSpec.default(4, 2, "h100")), tuple(range(8))
+    for size in range(1, 41):
+        for kind in ("all_to_all", "all_gather", "barrier"):
+            recorder.operation(OperationEvent(1, size, kind, "float32", None, "shared_memory", ranks, size, 4, 9))
+    document = report.build(recorder.snapshot())
+    assert sorted(asked) == ["all_gather", "all_to_all", "barrier"]
+    bytes_of = {(row["src"], row["dst"]): row["bytes"] for row in document["rank_pairs"]}
+    total = 4 * sum(range(1, 41))
+    assert bytes_of[0, 5] == total
+    assert bytes_of[0, 1] == total + 7 * total
+    (pair,) = [row for row in document["node_pairs"] if (row["node_a"], row["node_b"]) == ("node0", "node1")]
+    assert pair["a_to_b"]["total_bytes"] == 4 * total + 7 * total
+    assert pair["a_to_b"]["peak_bytes_per_operation"] == 7 * 160
+    assert pair["operations"] == 80
+    assert checker.check(document, report.schema()) == []

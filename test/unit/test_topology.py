@@ -65,7 +65,7 @@ def test_pat_delivers_every_block(nodes, count):
 def test_control_operations_move_nothing(kind):
     model = TimeModel(ClusterSpec.default(2, 1))
     operation = Operation(kind, (0, 1), 0, 1, src=0, dst=1)
-    assert model.traffic(operation, model.estimate(operation)) == {}
+    assert model.traffic(operation, model.estimate(operation).algorithm) == {}
 
 
 def test_a_rank_beyond_the_cluster_counts_for_the_last_node():
