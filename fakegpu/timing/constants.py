@@ -84,6 +84,7 @@ class Family:
     ll_gbps: float = 0.0
     ll_efficiency: float = 0.0
     pair_link_efficiency: float = 0.0
+    staged_share: float = 1.0  # of the slot's rate, where GPUs reach each other through host memory only
     nvls_efficiency: float = 0.0
     # what each GPU beyond two adds on the host's shared bridges: to a step, and to every kilobyte
     host_step_us: float = 0.0

@@ -31,6 +31,8 @@ class Estimate:
     across_us: float = 0.0  # how long the NICs are busy
 
 
+# DGX-1's cube mesh: links that the rings of the first 2, 3, ... 8 GPUs use of each GPU's six.
+CUBE_MESH_LINKS = (1, 2, 4, 4, 4, 4, 6)
 NOTHING = Estimate(0.0, "none", "none", 0, 0.0, 0.0, 0.0, "")
 
 
@@ -128,6 +130,10 @@ class TimeModel:
         families = {self.constants.family(gpu, fabric) for gpu in gpus}
         family = max(families, key=lambda f: (f.base_us, f.name))
         link = fabric.bandwidth_gbps / 8 / fabric.oversubscription
+        if fabric.topology == "mesh":
+            link *= _mesh_share(place.max_per_node, max(len(node.ranks) for node in self.cluster.nodes))
+        if family.is_pcie and fabric.efficiency is None and any(_is_staged(gpu) for gpu in gpus):
+            link *= family.staged_share
         return Node(
             constants=self.constants,
             family=family,
@@ -150,6 +156,18 @@ class TimeModel:
             oversubscription=over,
             gpus_per_nic_node=max(len(node.ranks) for node in self.cluster.nodes),
         )
+
+
+def _mesh_share(ranks: int, gpus: int) -> float:
+    """Share of a GPU's links that lead to other ranks of the communicator where links join pairs of GPUs."""
+    if gpus == 8 and ranks > 1:
+        return CUBE_MESH_LINKS[ranks - 2] / CUBE_MESH_LINKS[-1]
+    return (ranks - 1) / (gpus - 1) if ranks > 1 else 1.0
+
+
+def _is_staged(gpu: GpuProfile) -> bool:
+    """GeForce cards since Turing do not reach each other over PCIe: NCCL copies through the host's memory."""
+    return gpu.market == "consumer" and gpu.generation != "volta"
 
 
 def _multicast(gpus: list[GpuProfile], fabric: Fabric, family: model_constants.Family) -> bool:

@@ -3,8 +3,9 @@
 import functools
 import math
 
+import attrs
 import pytest
-from fakegpu.cluster import presets
+from fakegpu.cluster import ClusterSpec, SwitchLevel, presets
 from fakegpu.timing import Operation, TimeModel, bus_factor, estimate_group
 from fakegpu.timing.restrict import Restriction
 
@@ -117,3 +118,45 @@ def test_links_inside_and_between_nodes_are_busy_at_the_same_time():
     inside = Operation("all_reduce", tuple(range(8)), GIB, 1)
     alone = max(estimate_group(model, [operation]) for operation in (across, inside))
     assert estimate_group(model, [across, inside]) == pytest.approx(alone, rel=0.05)
+
+
+def test_a_part_of_a_cube_mesh_has_a_part_of_its_links():
+    def busbw(gpus):
+        model = TimeModel(presets.resolve("dgx1-v100", 1))
+        ranks = tuple(range(gpus))
+        time = model.estimate(Operation("all_reduce", ranks, GIB, 1)).time_us
+        return bus_factor("all_reduce", gpus) * GIB / time / 1e3
+
+    assert 15 < busbw(2) < 25  # one link of NVLink 2
+    assert 60 < busbw(4) < 100
+    assert 100 < busbw(8) < 150
+
+
+def test_geforce_cards_talk_through_host_memory():
+    def time(gpu):
+        model = TimeModel(ClusterSpec.default(1, 2, gpu))
+        return model.estimate(Operation("all_reduce", (0, 1), GIB, 1)).time_us
+
+    assert time("rtx4090") > 1.6 * time("l40s")
+
+
+def test_what_leaves_a_rail_crosses_the_uplinks_unless_nvlink_carries_it():
+    def pair(preset, dst, rails):
+        spec = presets.resolve(preset, 2)
+        levels = (SwitchLevel(nodes=2, oversubscription=4), SwitchLevel(nodes=8, latency_us=1))
+        inter = attrs.evolve(spec.inter_node, rails=rails, switches=levels)
+        model = TimeModel(attrs.evolve(spec, inter_node=inter))
+        return model.estimate(Operation("send", (0, dst), GIB, 1, src=0, dst=dst)).time_us
+
+    assert pair("pcie-l40s", 9, rails=True) > 3 * pair("pcie-l40s", 8, rails=True)
+    assert pair("pcie-l40s", 9, rails=False) == pytest.approx(pair("pcie-l40s", 8, rails=False))
+    assert pair("dgx-h100", 9, rails=True) == pytest.approx(pair("dgx-h100", 8, rails=True))
+
+
+def test_without_rails_a_node_shares_all_nics():
+    def both(rails):
+        spec = presets.resolve("p4de", 2)
+        model = TimeModel(attrs.evolve(spec, inter_node=attrs.evolve(spec.inter_node, rails=rails)))
+        return estimate_group(model, [Operation("all_reduce", pair, GIB, 1) for pair in ((0, 8), (1, 9))])
+
+    assert both(rails=True) > 1.9 * both(rails=False)
