@@ -105,7 +105,7 @@ def near_names(name: str) -> str:
     import difflib
 
     near = difflib.get_close_matches(name, names(), n=3, cutoff=0.5)
-    hint = f"did you mean {', '.join(near)}?" if near else f"known: {', '.join(names())}"
+    hint = f"did you mean {', '.join(near)}?" if near else f"`fakegpu cluster profiles` lists all {len(names())}"
     return hint
 
 

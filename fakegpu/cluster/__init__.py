@@ -14,7 +14,7 @@ import attrs
 import yaml
 
 from fakegpu import profiles
-from fakegpu.cluster.yamlnode import ClusterError, Section, load_section
+from fakegpu.cluster.yamlnode import ClusterError, Section, load_section, show
 
 __all__ = ["ClusterError", "ClusterSpec", "Fabric", "NodeSpec", "SwitchLevel", "load"]
 
@@ -181,7 +181,7 @@ def _nodes(root: Section) -> tuple[NodeSpec, ...]:
     if gaps:
         section = max(sections, key=lambda s: max(s.value("ranks")))
         section.fail(
-            "ranks", sorted(owner_of_rank), f"ranks 0 to {world - 1} over the whole cluster (missing: {gaps})"
+            "ranks", sorted(owner_of_rank), f"ranks 0 to {world - 1} over the whole cluster (missing: {show(gaps)})"
         )
     return tuple(nodes)
 
@@ -194,7 +194,7 @@ def _node(section: Section, seen: set[str], owner_of_rank: dict[int, str]) -> No
     section.check(bool(ranks), "ranks", ranks, "at least one rank")
     section.check(min(ranks) >= 0, "ranks", ranks, "ranks of 0 or more")
     twice = sorted({rank for rank in ranks if ranks.count(rank) > 1})
-    section.check(not twice, "ranks", ranks, f"each rank once (rank {twice} is listed twice)")
+    section.check(not twice, "ranks", ranks, f"each rank once (listed twice: {show(twice)})")
     for rank in ranks:
         if rank in owner_of_rank:
             section.fail("ranks", ranks, f"ranks of this node only (rank {rank} is also on {owner_of_rank[rank]!r})")

@@ -5,6 +5,8 @@ Every value is taken once, by key and type; `end` refuses what is left. YAML's s
 
 from __future__ import annotations
 
+import reprlib
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import yaml
 from fakegpu.errors import SpecError
 
 _REQUIRED = object()
+_WIDTH = 80  # of a found value
 _TYPE_NAMES = {int: "an integer", float: "a number", str: "a text", bool: "true or false", list: "a list"}
 
 
@@ -33,7 +36,8 @@ class Section:
         if not isinstance(node, yaml.MappingNode):
             self._raise(self._line, path or "document", self._show(node), "a mapping")
         for key_node, value_node in node.value:
-            key = str(self._construct(key_node))
+            key = self._construct(key_node)
+            key = key if isinstance(key, str) else show(key)
             line = key_node.start_mark.line + 1
             if key in self._nodes:
                 self._raise(line, self._join(key), "the key again", f"it once (first on line {self._lines[key]})")
@@ -47,7 +51,7 @@ class Section:
                 self._missing(key, _TYPE_NAMES[kind])
             return default
         value = self._construct(self._nodes[key])
-        if kind is float and type(value) is int:
+        if kind is float and type(value) is int and abs(value) < sys.float_info.max:
             value = float(value)
         if type(value) is not kind:
             self.fail(key, value, _TYPE_NAMES[kind])
@@ -98,7 +102,7 @@ class Section:
             self.fail(key, found, expected if isinstance(expected, str) else expected())
 
     def fail(self, key: str, found: Any, expected: str) -> None:
-        self._raise(self._lines.get(key, self._line), self._join(key), _quote(found), expected)
+        self._raise(self._lines.get(key, self._line), self._join(key), show(found), expected)
 
     def end(self) -> None:
         """Every key must have been taken: an unknown one is an error, with near names as the hint."""
@@ -124,19 +128,21 @@ class Section:
     def _construct(self, node: yaml.Node) -> Any:
         try:
             return self._loader.construct_object(node, deep=True)
-        except (yaml.YAMLError, ValueError, RecursionError) as error:
+        except Exception as error:  # PyYAML's constructors let errors of every class out: !!timestamp x, 1e, =
             problem = getattr(error, "problem", None) or str(error)
-            line = node.start_mark.line + 1
-            raise ClusterError(f"{self._source}:{line}: {self._path or 'document'}: {problem}") from error
+            found = show(node.value) if isinstance(node, yaml.ScalarNode) else f"a {node.id}"
+            self._raise(node.start_mark.line + 1, self._path or "document", found, f"a plain value ({problem})", error)
 
     def _show(self, node: yaml.Node) -> str:
-        return _quote(self._construct(node))
+        return show(self._construct(node))
 
     def _join(self, key: str) -> str:
-        return f"{self._path}.{key}" if self._path else key
+        shown = (key if key.isprintable() and key.strip() else repr(key))[:_WIDTH]
+        return f"{self._path}.{shown}" if self._path else shown
 
-    def _raise(self, line: int, key: str, found: str, expected: str) -> None:
-        raise ClusterError(f"{self._source}:{line}: {key}: found {found}, expected {expected}")
+    def _raise(self, line: int, key: str, found: str, expected: str, cause: Exception | None = None) -> None:
+        text = f"{one_line(key)}: found {one_line(found)}, expected {one_line(expected)}"
+        raise ClusterError(f"{self._source}:{line}: {text}") from cause
 
 
 def load_section(path: str | Path) -> Section:
@@ -159,12 +165,35 @@ def parse_section(text: str, source: str) -> Section:
         mark = getattr(error, "problem_mark", None)
         where = f":{mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
-        raise ClusterError(f"{source}{where}: not valid YAML: {problem}") from error
+        raise ClusterError(f"{source}{where}: not valid YAML: {one_line(problem)}") from error
     if node is None:
         raise ClusterError(f"{source}:1: document: found nothing, expected a mapping")
     return Section(source, "", node, loader)
 
 
-def _quote(value: Any) -> str:
-    text = value if isinstance(value, str) and value.count(" ") else repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
+class _Short(reprlib.Repr):
+    """Bounded before it is written: aliases let ten lines of YAML stand for a billion values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlist = self.maxtuple = self.maxset = self.maxdict = 24
+        self.maxlevel, self.maxstring, self.maxother = 3, _WIDTH, _WIDTH
+
+    def repr_int(self, value: int, level: int) -> str:
+        return repr(value) if value.bit_length() < 200 else f"an integer of {value.bit_length()} bits"
+
+
+def show(value: Any) -> str:
+    """A value as it may stand in an error: one line, short, printable."""
+    if isinstance(value, str) and value.count(" ") and value.isprintable():
+        text = value
+    else:
+        text = _Short().repr(value)
+    return one_line(text if len(text) <= _WIDTH else text[: _WIDTH - 3] + "...")
+
+
+def one_line(text: str) -> str:
+    """Without line breaks, control characters and other characters that do not print."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in " ".join(text.split()))
