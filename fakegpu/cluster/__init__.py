@@ -133,7 +133,7 @@ class ClusterSpec:
 HOST_LABELS = 1 << 20  # above any launcher's node number
 DEFAULT_INTER_NODE = Fabric("infiniband", 200.0, 6.0)
 # One protocol step, as calibrated (data/timing/constants.yaml).
-_STEP_US = {"volta": 1.0, "ampere": 0.9025, "hopper": 0.8189, "blackwell": 1.329, "pcie": 1.014}
+_STEP_US = {"volta": 1.0, "ampere": 0.8977, "hopper": 0.8152, "blackwell": 1.341, "pcie": 1.034}
 
 
 @functools.cache

@@ -96,7 +96,8 @@ def _ring(node: Node, kind: str, size: float, protocol: str) -> Candidate:
     copied = traffic / node.ring_rate * (n + shared.copy(kind)) / n
     if protocol == "LL":
         # Early steps of a long ring hide the transfer of later ones, until the transfer takes longer.
-        hidden, moved = shared.ll_overlap * count * node.step_us, traffic / node.ll_rate
+        hidden = shared.ll_overlap * count * node.step_us
+        moved = traffic / node.ll_rate * (n + shared.copy(kind)) / n
         latency = family.base_us + count * node.step_us + plateau * shared.plateau(size)
         bandwidth = math.hypot(hidden, moved) - hidden
     elif protocol == "LL128":
