@@ -165,7 +165,7 @@ def test_reported_program(reported: Job, name: str) -> None:
 def test_a_rank_with_one_batch_fewer_is_named(tmp_path) -> None:
     """Case 50 c without join()."""
     job = torchrun("reported.py", 2, tmp_path, "without_join", **SHORT_DUMP)
-    assert job.status != 0 and job.ok("without_join") != [0, 1], job.output
+    assert job.status != 0, job.output  # torch aborts: the waiting rank may come out of its wait before it is ended
     assert "never joined: rank 1" in job.failures() and "never joined: rank 1" in job.output, job.output
 
 

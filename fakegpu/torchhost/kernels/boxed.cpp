@@ -35,7 +35,8 @@ HostKernel::HostKernel(const c10::FunctionSchema& schema, c10::DispatchKey host_
       name_(schema.name()),
       host_key_(host_key),
       mixing_(mixing),
-      alert_(host_key == c10::DispatchKey::CPU ? nondeterministic_alert(std::string_view(name_).substr(6)) : Alert{}),
+      alert_(host_key == c10::DispatchKey::CPU ? nondeterministic_alert(std::string_view(name_).substr(6), schema.overload_name())
+                                              : Alert{}),
       seeded_(seeded),
       replaced_(std::move(replaced)) {
   const auto& arguments = schema.arguments();
@@ -171,9 +172,7 @@ void HostKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet k
     replaced_.callBoxed(op, keys, stack);
     return;
   }
-  if (C10_UNLIKELY(alert_.kernel != nullptr) && (*stack)[base].isTensor()) {
-    raise_alert(alert_, (*stack)[base].toTensor().scalar_type());
-  }
+  if (C10_UNLIKELY(alert_.kernel != nullptr)) raise_alert(alert_, &(*stack)[base]);
   HostCall call;
   if (seen.cuda.has_value()) call.use_device(*seen.cuda);
   if (mixing_ == Mixing::kCopy && anything_pending() && !inside_graph()) drain_source(*stack, base, *seen.cuda);

@@ -6,6 +6,19 @@
 namespace fakegpu::torchhost {
 namespace {
 
+bool is_floating(const c10::IValue* arguments) {
+  return arguments[0].isTensor() && c10::isFloatingType(arguments[0].toTensor().scalar_type());
+}
+
+bool has_weights(const c10::IValue* arguments) {
+  return arguments[1].isTensor() && arguments[1].toTensor().defined();
+}
+
+template <int kMode>
+bool is_max_bag(const c10::IValue* arguments) {
+  return arguments[kMode].isInt() && arguments[kMode].toInt() == 2;
+}
+
 // The list is in the documentation of torch.use_deterministic_algorithms, the names in its CUDA sources.
 const std::unordered_map<std::string_view, Alert> kAlerts = {
     {"_adaptive_avg_pool2d_backward", {"adaptive_avg_pool2d_backward_cuda"}},
@@ -27,18 +40,27 @@ const std::unordered_map<std::string_view, Alert> kAlerts = {
     {"_ctc_loss_backward", {"ctc_loss_backward_gpu"}},
     {"grid_sampler_2d_backward", {"grid_sampler_2d_backward_cuda"}},
     {"grid_sampler_3d_backward", {"grid_sampler_3d_backward_cuda"}},
-    {"histc", {"_histc_cuda with floating point input", true}},
+    {"histc", {"_histc_cuda with floating point input", is_floating}},
+    {"bincount", {"_bincount_cuda", has_weights}},
+    {"_embedding_bag_backward", {"embedding_bag_backward_cuda_max", is_max_bag<8>}},
+    {"_embedding_bag_dense_backward", {"embedding_bag_backward_cuda_max", is_max_bag<7>}},
+    {"max_pool3d_with_indices_backward", {"max_pool3d_with_indices_backward_out_cuda"}},
+    {"replication_pad1d_backward", {"replication_pad1d_backward_cuda"}},
+    {"replication_pad2d_backward", {"replication_pad2d_backward_cuda"}},
+    {"replication_pad3d_backward", {"replication_pad3d_backward_cuda"}},
 };
 
 }  // namespace
 
-Alert nondeterministic_alert(std::string_view base) {
-  auto found = kAlerts.find(base);
+Alert nondeterministic_alert(std::string_view name, std::string_view overload) {
+  bool indexed = overload.substr(0, 3) == "dim";
+  if (indexed && (name == "median" || name == "nanmedian")) return {"median CUDA with indices output"};
+  auto found = kAlerts.find(name);
   return found == kAlerts.end() ? Alert{} : found->second;
 }
 
-void raise_alert(const Alert& alert, at::ScalarType type) {
-  if (alert.floating_only && !c10::isFloatingType(type)) return;
+void raise_alert(const Alert& alert, const c10::IValue* arguments) {
+  if (alert.when != nullptr && !alert.when(arguments)) return;
   at::globalContext().alertNotDeterministic(alert.kernel);
 }
 

@@ -217,5 +217,15 @@ def case_deterministic_mode():
             nn.AdaptiveAvgPool2d(2)(torch.cat([image, image], -1)).sum().backward()
         with pytest.raises(RuntimeError, match="_histc_cuda with floating point input does not have a deterministic"):
             torch.histc(torch.ones(3, device="cuda"))
+        index, weight = torch.tensor([[0, 1]], device="cuda"), torch.ones(3, 2, device="cuda", requires_grad=True)
+        torch.bincount(index[0])
+        with pytest.raises(RuntimeError, match="_bincount_cuda does not have a deterministic"):
+            torch.bincount(index[0], torch.ones(2, device="cuda"))
+        torch.ones(3, device="cuda").median()
+        with pytest.raises(RuntimeError, match="median CUDA with indices output does not have a deterministic"):
+            torch.ones(3, device="cuda").median(0)
+        nn.functional.embedding_bag(index, weight, mode="sum").sum().backward()
+        with pytest.raises(RuntimeError, match="embedding_bag_backward_cuda_max does not have a deterministic"):
+            nn.functional.embedding_bag(index, weight, mode="max").sum().backward()
     finally:
         torch.use_deterministic_algorithms(False)
