@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from fakegpu import faults
 from fakegpu.errors import FakeGPUError, SettingsError
 from fakegpu.launch.environment import child_environment, default_timeout, torch_hint, torch_without_cuda
+from fakegpu.launch.halves import fit_node
 from fakegpu.launch.pairs import check_pair
 from fakegpu.launch.process import CommandError, Process, find_program
 from fakegpu.launch.unbuilt import refuse_unbuilt
@@ -83,7 +84,7 @@ def _run_with_given(command: list[str], settings: Settings) -> int:
     """With a coordinator that somebody else started."""
     from fakegpu.launch.given import GivenCoordinator
 
-    given = GivenCoordinator(settings)
+    given = GivenCoordinator(fit_node(command, settings, os.environ))
     if settings.verbose:
         say(f"coordinator at {settings.address()}, operation time-out {settings.timeout_ms} ms")
     return _last_words(given.summary, given.settings, _run_alone(command, given.settings))
@@ -105,7 +106,7 @@ def _run_with_private(command: list[str], settings: Settings) -> int:
     _refuse_below_launcher()
     from fakegpu.launch.private import PrivateCoordinator, advertised
 
-    settings = advertised(settings)
+    settings = advertised(fit_node(command, settings, os.environ) if settings.advertise else settings)
     private = PrivateCoordinator(settings)
     process = Process(_find(command, private.settings), command)
     try:
