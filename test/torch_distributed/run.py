@@ -169,6 +169,7 @@ def choose(options: argparse.Namespace, world_size: int, listed: list[str]) -> l
 
 def main(arguments: list[str]) -> int:
     options = parse(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # as an interrupt: the worker is ended
     expected = outcome.load()
     everything: dict[str, dict] = {}
     problems: list[str] = []
