@@ -19,6 +19,14 @@ bool is_max_bag(const c10::IValue* arguments) {
   return arguments[kMode].isInt() && arguments[kMode].toInt() == 2;
 }
 
+bool accumulates(const c10::IValue* arguments) {
+  return arguments[3].isBool() && arguments[3].toBool();  // self, index, source, accumulate
+}
+
+bool is_product(const c10::IValue* arguments) {
+  return arguments[4].isString() && arguments[4].toStringRef() == "prod";  // self, dim, index, src, reduce
+}
+
 // The list is in the documentation of torch.use_deterministic_algorithms, the names in its CUDA sources.
 const std::unordered_map<std::string_view, Alert> kAlerts = {
     {"_adaptive_avg_pool2d_backward", {"adaptive_avg_pool2d_backward_cuda"}},
@@ -44,10 +52,9 @@ const std::unordered_map<std::string_view, Alert> kAlerts = {
     {"bincount", {"_bincount_cuda", has_weights}},
     {"_embedding_bag_backward", {"embedding_bag_backward_cuda_max", is_max_bag<8>}},
     {"_embedding_bag_dense_backward", {"embedding_bag_backward_cuda_max", is_max_bag<7>}},
-    {"max_pool3d_with_indices_backward", {"max_pool3d_with_indices_backward_out_cuda"}},
-    {"replication_pad1d_backward", {"replication_pad1d_backward_cuda"}},
-    {"replication_pad2d_backward", {"replication_pad2d_backward_cuda"}},
-    {"replication_pad3d_backward", {"replication_pad3d_backward_cuda"}},
+    {"put_", {"put_", accumulates}},  // without it torch's own code for all devices refuses
+    {"scatter_reduce", {"scatter_reduce_cuda_prod_", is_product}},
+    {"scatter_reduce_", {"scatter_reduce_cuda_prod_", is_product}},
 };
 
 }  // namespace

@@ -217,6 +217,15 @@ def case_deterministic_mode():
             nn.AdaptiveAvgPool2d(2)(torch.cat([image, image], -1)).sum().backward()
         with pytest.raises(RuntimeError, match="_histc_cuda with floating point input does not have a deterministic"):
             torch.histc(torch.ones(3, device="cuda"))
+        ones = torch.ones(2, device="cuda")
+        torch.zeros(3, device="cuda").scatter_reduce_(0, torch.tensor([1, 1], device="cuda"), ones, "sum")
+        with pytest.raises(RuntimeError, match="scatter_reduce_cuda_prod_ does not have a deterministic"):
+            torch.zeros(3, device="cuda").scatter_reduce_(0, torch.tensor([1, 1], device="cuda"), ones, "prod")
+        with pytest.raises(RuntimeError, match="put_ does not have a deterministic"):
+            torch.zeros(3, device="cuda").put_(torch.tensor([1, 1], device="cuda"), ones, accumulate=True)
+        cube = torch.ones(1, 1, 2, 2, 2, device="cuda", requires_grad=True)
+        nn.functional.max_pool3d(cube, 2).sum().backward()
+        nn.functional.pad(image, (1, 1, 1, 1), mode="replicate").sum().backward()
         index, weight = torch.tensor([[0, 1]], device="cuda"), torch.ones(3, 2, device="cuda", requires_grad=True)
         torch.bincount(index[0])
         with pytest.raises(RuntimeError, match="_bincount_cuda does not have a deterministic"):
