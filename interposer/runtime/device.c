@@ -7,6 +7,7 @@
 
 #include <ctype.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +18,7 @@ static int physical_count, visible[FG_MAX_DEVICES], visible_count;
 static __thread int current;
 static __thread bool current_set;
 static __thread unsigned epoch; /* how often this thread chose a device */
-static volatile bool active[FG_MAX_DEVICES];
+static _Atomic bool active[FG_MAX_DEVICES];
 
 static const fg_profile_t *find_profile(const char *name, size_t length) {
     for (int i = 0; i < fg_profile_count; i++)
@@ -221,7 +222,7 @@ int fg_rt_device_set(int device) {
     current = device;
     current_set = true;
     epoch++;
-    active[device] = true;
+    atomic_store_explicit(&active[device], true, memory_order_relaxed);
     return FG_OK;
 }
 
@@ -231,11 +232,11 @@ unsigned fg_rt_device_epoch(void) {
 
 void fg_rt_device_activate(int device) {
     if (!fg_rt_device_check(device))
-        active[device] = true;
+        atomic_store_explicit(&active[device], true, memory_order_relaxed);
 }
 
 bool fg_rt_device_active(int device) {
-    return !fg_rt_device_check(device) && active[device];
+    return !fg_rt_device_check(device) && atomic_load_explicit(&active[device], memory_order_relaxed);
 }
 
 bool fg_rt_device_current_set(void) {
