@@ -25,11 +25,14 @@ def fit_node(command: Sequence[str], settings: Settings, environ: Mapping[str, s
     index = _node_in_command(command) if index is None else index
     if index is None or chosen == cluster.world_size:
         mixed = len({profile for node in cluster.nodes for profile in node.gpus}) > 1
-        if mixed and chosen is not None and chosen < cluster.world_size:
+        part = f"--device-count {chosen}" if chosen is not None and chosen < cluster.world_size else ""
+        if mixed and chosen is None and index is None and _several_nodes(command):
+            part = "torchrun --nnodes without --node-rank"
+        if mixed and part:
             raise SettingsError(
-                f"--device-count {chosen} is a part of {settings.cluster_config}, whose GPUs differ, and nothing says "
-                "which part",
-                f"give --devices, such as {cluster.nodes[-1].gpus[0]}:{chosen}, or torchrun's --node-rank",
+                f"{part} is a part of {settings.cluster_config}, whose GPUs differ, and nothing says which part",
+                f"give --devices, such as {cluster.nodes[-1].gpus[0]}:{chosen or len(cluster.nodes[-1].gpus)}, or "
+                "torchrun's --node-rank",
             )
         return settings
     if not 0 <= index < cluster.node_count:
@@ -57,11 +60,13 @@ def _node_above(cluster: ClusterSpec, environ: Mapping[str, str]) -> int | None:
 
 def _node_in_command(command: Sequence[str]) -> int | None:
     """torchrun's own --node-rank, with more than one node."""
+    rank = _option(command, "node-rank")
+    return int(rank) if _several_nodes(command) and rank.isdigit() else None
+
+
+def _several_nodes(command: Sequence[str]) -> bool:
     torchrun = Path(command[0]).name == "torchrun" or "torch.distributed.run" in command[:4]
-    nodes, rank = (_option(command, name) for name in ("nnodes", "node-rank"))
-    if not torchrun or not rank.isdigit() or nodes in ("", "1"):
-        return None
-    return int(rank)
+    return torchrun and _option(command, "nnodes") not in ("", "1")
 
 
 def _option(command: Sequence[str], name: str) -> str:

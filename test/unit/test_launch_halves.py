@@ -49,12 +49,13 @@ def test_part_of_the_nodes_gpus_and_the_users_choice():
 @pytest.mark.parametrize(
     ("command", "count", "text"),
     [
+        (["torchrun", "--nnodes=2", "--rdzv-backend=c10d", "t.py"], None, "torchrun --nnodes without --node-rank is a part"),
         (["./train"], 2, "whose GPUs differ, and nothing says which part"),
         (TORCHRUN, 3, "--device-count 3, but node 'node1' of .* has 2"),
         (["torchrun", "--nnodes=9", "--node-rank=7", "t.py"], 2, "node 7 of the launch: .* describes 2 nodes"),
     ],
-    ids=["unknown-part", "too-many", "no-such-node"],
+    ids=["dynamic-rendezvous", "unknown-part", "too-many", "no-such-node"],
 )
 def test_refused(command, count, text):
     with pytest.raises(SettingsError, match=text):
-        fit(command, device_count=count)
+        fit(command, **({} if count is None else {"device_count": count}))
