@@ -16,6 +16,7 @@ import socket
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
 
 from fakegpu import endpoint
@@ -67,6 +68,18 @@ def connect(
     return Client(where, transport, hello, settings.secret() if token is None else token, tls_ca or settings.tls_ca)
 
 
+_open: weakref.WeakSet[Client] = weakref.WeakSet()
+
+
+def _leave_to_parent() -> None:
+    """In a forked child: its copies of sockets would hide the parent's death from the coordinator."""
+    for client in list(_open):
+        client._sock.close()
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)
+
+
 class Client:
     """One process's connection; see the module's text. A context manager: leaving it says BYE."""
 
@@ -75,6 +88,7 @@ class Client:
         self.rank, self.world_size, self.session = hello["rank"], hello["world_size"], hello.get("session", "")
         self._sock = endpoint.connect(address, transport, min(_CONNECT_S, self.timeout_ms / 1000), tls_ca)
         self._wire = FrameSocket(self._sock)
+        _open.add(self)
         self._changed = threading.Condition()  # guards everything below
         self._requests = itertools.count(1)
         self._replies: dict[int, tuple | None] = {}

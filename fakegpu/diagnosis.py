@@ -98,9 +98,9 @@ def _circle(edges: Mapping) -> str:
 def stalled(comm: Communicator, item: Collective | Exchange) -> Failure:
     """Everybody agreed, but the payload stopped moving."""
     late = tuple(rank for rank, running in enumerate(comm.running) if item in running.values())
-    op = item.ops[0] if type(item) is Collective else item.send
+    op, who = (item.ops[0], "every rank") if type(item) is Collective else (item.send, f"rank {item.src}")
     text = (
-        f"{comm.title}: {_late(item)} without progress: every rank submitted {operation_text(op)}, but its payload "
+        f"{comm.title}: {_late(item)} without progress: {who} submitted {operation_text(op)}, but its payload "
         f"did not arrive; not done: {rank_list(late)}"
     )
     size = op.count * SIZES[op.dtype]

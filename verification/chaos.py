@@ -2,10 +2,11 @@
 
 usage: chaos.py [--scenarios 500] [--seed 1] [--workers 3] [--only NUMBER] [--json EVIDENCE]
 
-Each scenario is made from the seed and its number: 2 to 8 ranks over the Python client or libnccl.so.2, a Unix socket or
-TCP, some operations, and one fault at a random place: a rank killed before or within an operation, paused or frozen, or
-its connection cut, torn in the middle of a frame, delayed or held for ever by a proxy. One coordinator per transport
-serves all of them. Exit status 1 and the scenario's number when something is not as it must be.
+Each scenario is made from the seed and its number: 2 to 8 ranks over the Python client or libnccl.so.2, a Unix socket
+or TCP, some operations, and one fault at a random place: a rank killed before or within an operation (alone, or while a
+child of it lives on and holds its sockets), paused or frozen, or its connection cut, torn in the middle of a frame,
+delayed or held for ever by a proxy. One coordinator per transport serves all of them. Survivors must hear of a dead
+rank within a second, in a text that names it. Exit status 1 and the scenario's number when something is not as it must be.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import json
 import os
 import pickle
 import random
+import re
 import select
 import signal
 import socket
@@ -32,11 +34,14 @@ from fakegpu.control import ask_status  # noqa: E402
 from fakegpu.nccl_ctypes import Nccl  # noqa: E402
 from fakegpu.settings import parse_address  # noqa: E402
 
-FAULTS = ("none", "kill", "kill-within", "pause", "freeze", "cut", "truncate", "delay", "hold")
+FAULTS = ("none", "kill", "kill-within", "kill-parent", "pause", "freeze", "cut", "truncate", "delay", "hold")
 BY_PROXY = ("cut", "truncate", "delay", "hold")
 HARMLESS = ("none", "pause", "delay")
 SILENT = ("freeze", "hold")  # found by the time-out only; the victim never hears of anything
+DEADLY = ("kill", "kill-within", "kill-parent")
 PATIENCE_S = 60.0
+DEATH_HEARD_S = 1.0  # from the process's death, or the call after it, to the error
+MEMORY_GROWTH_KIB = 48 * 1024  # of a coordinator: its timeline is bounded, the allocator keeps some
 
 
 class Scenario:
@@ -60,6 +65,7 @@ class Scenario:
         if self.fault in BY_PROXY and chance.random() < 0.5:
             self.amount *= 40
         self.timeout_ms = 2500 if self.fault in SILENT else 40_000
+        self.life = (-1, -1)  # a pipe: a victim's child lives until its writing end is closed
 
     def __str__(self) -> str:
         return (f"scenario {self.number}: {self.fault} of rank {self.victim} of {self.ranks}, {self.engine} over "
@@ -89,26 +95,30 @@ def play(scenario: Scenario, addresses: dict[str, str]) -> tuple[str, str]:
             victims_way = f"127.0.0.1:{listener.getsockname()[1]}"
             proxy = fork(proxy_process, scenario, listener, where)
     pids, pipes = [], []
+    scenario.life = os.pipe()
     for rank in range(scenario.ranks):
         reader, writer = os.pipe()
         pids.append(fork(rank_process, scenario, rank, victims_way if rank == scenario.victim else where, writer))
         os.close(writer)
         pipes.append(reader)
-    answers = collect(scenario, pids, pipes)
+    answers, died = collect(scenario, pids, pipes)
+    for end in scenario.life:
+        os.close(end)
     for pid in [*pids, *([proxy] if proxy else [])]:
         try:
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:
             pass
         os.waitpid(pid, 0)
-    return judge(scenario, answers)
+    return judge(scenario, answers, died)
 
 
-def collect(scenario: Scenario, pids: list[int], pipes: list[int]) -> list[dict | None]:
-    """What every rank reported: None when it ended without a word, "hang" when it never ended."""
+def collect(scenario: Scenario, pids: list[int], pipes: list[int]) -> tuple[list[dict | None], float]:
+    """What every rank reported, and when the victim ended. None: it ended without a word; "hang": it never ended."""
     answers: list = [{"hang": True}] * len(pids)
     until, resume = time.monotonic() + PATIENCE_S, scenario.fault == "pause"
-    waiting = dict(zip(pipes, range(len(pipes))))
+    waiting: dict[int, int] = dict(zip(pipes, range(len(pipes))))
+    victim, died = os.pidfd_open(pids[scenario.victim]), 0.0
     while waiting and time.monotonic() < until:
         if set(waiting.values()) == {scenario.victim} and scenario.fault in SILENT:
             break  # it hears of nothing, ever
@@ -116,12 +126,15 @@ def collect(scenario: Scenario, pids: list[int], pipes: list[int]) -> list[dict 
             time.sleep(0.05)  # how long it pauses; everybody else waits for it, which is the point
             os.kill(pids[scenario.victim], signal.SIGCONT)
             resume = False
-        for pipe in select.select(list(waiting), [], [], 0.02 if resume else 1.0)[0]:
+        for pipe in select.select([*waiting, *([] if died else [victim])], [], [], 0.02 if resume else 1.0)[0]:
+            if pipe == victim:
+                died = time.monotonic()
+                continue
             data = os.read(pipe, 65536)
             answers[waiting.pop(pipe)] = pickle.loads(data) if data else None
-    for pipe in pipes:
+    for pipe in [*pipes, victim]:
         os.close(pipe)
-    return answers
+    return answers, died
 
 
 def stopped(pid: int) -> bool:
@@ -131,7 +144,16 @@ def stopped(pid: int) -> bool:
         return False
 
 
-def judge(scenario: Scenario, answers: list[dict | None]) -> tuple[str, str]:
+def names(text: str, rank: int) -> bool:
+    """Whether a text speaks of a rank: "rank 3", "ranks 0, 2-4" or "(0-1, 3)"."""
+    for listed in re.findall(r"\branks? ((?:\d+(?:-\d+)?(?:, | and |,)?)+)", text):
+        for first, last in re.findall(r"(\d+)(?:-(\d+))?", listed):
+            if int(first) <= rank <= int(last or first):
+                return True
+    return False
+
+
+def judge(scenario: Scenario, answers: list[dict | None], died: float) -> tuple[str, str]:
     """See play."""
     if os.environ.get("CHAOS_VERBOSE"):
         print(scenario, *enumerate(answers), sep="\n    ", flush=True)
@@ -154,8 +176,11 @@ def judge(scenario: Scenario, answers: list[dict | None]) -> tuple[str, str]:
     if scenario.fault in HARMLESS:
         return "", f"errors without a cause: {failed}"
     for rank, text in failed.items():
-        if f"rank {scenario.victim}" not in text and f"ranks " not in text and "rank" not in text.partition(":")[2]:
+        if not names(text, scenario.victim):
             return "", f"rank {rank}'s error does not name rank {scenario.victim}: {text}"
+        late = survivors[rank]["failed"] - max(died, survivors[rank]["called"])
+        if scenario.fault in DEADLY and late > DEATH_HEARD_S:
+            return "", f"rank {rank} heard of the death after {late:.2f} s: {text}"
     if victim is not None and "hang" in victim and scenario.fault not in SILENT:
         return "", "the victim hangs"
     if len(failed) == len(survivors) and scenario.ranks > 2 and all("init" not in text.lower() for text in failed.values()):
@@ -270,6 +295,9 @@ def main(arguments: list[str]) -> int:
     for name in ("unix", "tcp"):
         print(f"  {name} coordinator first {first[name]}")
         print(f"  {name} coordinator last  {last[name]}")
+        grown = last[name]["rss_kib"] - first[name]["rss_kib"]
+        if grown > MEMORY_GROWTH_KIB:
+            problems.append(f"{name} coordinator: memory grew by {grown} KiB, allowed {MEMORY_GROWTH_KIB}")
         for key in ("threads", "descriptors", "communicators", "gathering", "buffered_bytes"):
             if last[name][key] > first[name][key]:
                 problems.append(f"{name} coordinator: {key} grew from {first[name][key]} to {last[name][key]}")

@@ -109,13 +109,14 @@ def right(kind: str, rank: int, nranks: int, number: int, count: int) -> np.ndar
 
 def rank_process(scenario, rank: int, where: str, pipe: int) -> None:
     """Run the scenario's operations as one rank; fall to the scenario's fault at its operation."""
-    answer = {"right": 0, "error": "", "wrong": "", "shrunk": None}
+    answer = {"right": 0, "error": "", "wrong": "", "shrunk": None, "called": 0.0, "failed": 0.0}
     engine = None
     try:
         engine = (NcclRank if scenario.engine == "nccl" else PythonRank)(where, rank, scenario)
         for number, (kind, count) in enumerate(scenario.operations):
             if rank == scenario.victim and number == scenario.at:
-                _fault(scenario)
+                _fault(scenario, pipe)
+            answer["called"] = time.monotonic()
             got = engine.call(kind, values(rank, number, count), engine.comm)
             if not np.array_equal(got, right(kind, rank, scenario.ranks, number, count)):
                 raise WrongValue(f"{kind} {number} of {count}: {got.ravel()[:4]}")
@@ -123,6 +124,7 @@ def rank_process(scenario, rank: int, where: str, pipe: int) -> None:
     except WrongValue as error:
         answer["wrong"] = str(error)
     except (FakeGPUError, NcclError) as error:
+        answer["failed"] = time.monotonic()
         answer["error"] = f"{type(error).__name__}: {error}"
         if rank != scenario.victim and engine is not None and scenario.ranks > 2:
             answer["shrunk"] = _shrink(engine, scenario)
@@ -145,9 +147,16 @@ def _shrink(engine, scenario) -> str:
         return f"{type(error).__name__}: {error}"
 
 
-def _fault(scenario) -> None:
+def _fault(scenario, pipe: int) -> None:
     """What the victim does to itself before, or while, it runs its operation."""
     if scenario.fault == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif scenario.fault == "kill-parent":  # as a data loader's worker does, a child keeps what it inherited
+        if os.fork() == 0:
+            os.close(pipe)
+            os.close(scenario.life[1])
+            os.read(scenario.life[0], 1)
+            os._exit(0)
         os.kill(os.getpid(), signal.SIGKILL)
     elif scenario.fault == "kill-within":  # the alarm's default action ends the process wherever it is
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
