@@ -31,5 +31,5 @@ whole = make()
 (whole(x) ** 2).mean().backward()
 for ours, theirs in zip(model.parameters(), whole.parameters()):
     torch.testing.assert_close(ours.grad, theirs.grad)
-print(f"ok {rank} compiled", flush=True)
+print(f"ok {rank} compiled\n", end="", flush=True)
 dist.destroy_process_group()

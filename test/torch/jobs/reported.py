@@ -89,7 +89,7 @@ def viewed_shards(rank, device):
         found = sharded.view(16, 6).full_tensor()
     except RuntimeError as error:  # torch refuses the view of unevenly cut rows
         found = sharded.redistribute(mesh, [Replicate()]).view(16, 6).full_tensor()
-        print(f"caught {rank} view: {' '.join(str(error).split())}", flush=True)
+        print(f"caught {rank} view: {' '.join(str(error).split())}\n", end="", flush=True)
     assert torch.equal(found, whole.view(16, 6)) and isinstance(sharded, DTensor)
 
 
@@ -101,7 +101,7 @@ def one_microbatch_in_two_stages(rank, device):
         schedule.step(*([torch.ones(2, 4, device=device)] if rank == 0 else []),
                       **({"target": torch.zeros(2, 4, device=device)} if rank == 1 else {}))
     except ValueError as error:
-        print(f"caught {rank} schedule: {' '.join(str(error).split())}", flush=True)
+        print(f"caught {rank} schedule: {' '.join(str(error).split())}\n", end="", flush=True)
 
 
 def main() -> None:
